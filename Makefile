@@ -1,0 +1,29 @@
+# make install   the development environment in .venv
+# make test      style, types, layers and tests
+# make demo      index the sample documents and search them
+#                make demo PDF=my.pdf Q="what I want to know"
+.PHONY: install test demo clean
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+install: $(VENV)/installed
+
+test: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest
+
+demo: install
+	$(BIN)/budgetvdr demo $(if $(PDF),"$(PDF)") $(if $(Q),--query "$(Q)")
+
+clean:
+	rm -rf $(VENV) demo.bvdr demo-*.png

@@ -1,0 +1,26 @@
+"""budgetvdr finds the right page in a pile of PDFs, scans and slides, at the cost you choose per query."""
+
+from budgetvdr.budget import Budget
+from budgetvdr.errors import BudgetVDRError
+from budgetvdr.explain import Explanation, TokenMatch
+from budgetvdr.hit import Hit
+from budgetvdr.index import Index, IndexInfo
+from budgetvdr.pages import AddReport, FileReport, Page, PageProblem, Spent, Words
+
+__all__ = [
+    "AddReport",
+    "Budget",
+    "BudgetVDRError",
+    "Explanation",
+    "FileReport",
+    "Hit",
+    "Index",
+    "IndexInfo",
+    "Page",
+    "PageProblem",
+    "Spent",
+    "TokenMatch",
+    "Words",
+]
+
+__version__ = "0.1.0"

@@ -1,0 +1,68 @@
+"""How much a search may spend, and what that means for one bundle.
+
+`plan` is pure: a budget and what is available go in, the exact point to run comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from budgetvdr.bundle import Preset
+from budgetvdr.errors import BudgetError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """A point of the grid; what is left out is taken from the full budget.
+
+    depth: transformer layers executed for the query, and the exit whose page vectors are scored.
+    dim: width of every vector, in leading components.
+
+    Raises BudgetError where a value is not a positive whole number.
+    """
+
+    depth: int | None = None
+    dim: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "dim"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise BudgetError(f"Budget({name}=...) takes a positive whole number, found {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The exact point one search runs at."""
+
+    depth: int
+    dim: int
+
+
+def plan(
+    budget: Budget | str, *, depths: tuple[int, ...], dims: tuple[int, ...], presets: Mapping[str, Preset]
+) -> Plan:
+    """Resolves a budget against the depths the index holds, the widths of the bundle and its presets.
+
+    depths, dims: ascending; the last of each is the full budget.
+
+    Raises BudgetError for an unknown preset, and for a depth or width that is not available, naming those that are.
+    """
+    if isinstance(budget, str):
+        if budget not in presets:
+            raise BudgetError(
+                f"unknown budget {budget!r}: expected one of {', '.join(map(repr, presets))}, or Budget(depth=..., dim=...)"
+            )
+        wanted = Budget(depth=presets[budget].depth, dim=presets[budget].dim)
+    elif isinstance(budget, Budget):
+        wanted = budget
+    else:
+        raise BudgetError(f"budget must be a preset name or a Budget, found {type(budget).__name__}")
+    depth = depths[-1] if wanted.depth is None else wanted.depth
+    dim = dims[-1] if wanted.dim is None else wanted.dim
+    if depth not in depths:
+        raise BudgetError(f"depth {depth} is not in this index: expected one of {list(depths)}")
+    if dim not in dims:
+        raise BudgetError(f"dim {dim} is not a width of this bundle: expected one of {list(dims)}")
+    return Plan(depth, dim)

@@ -1,0 +1,167 @@
+"""The bundle: a folder that holds one encoder, and the manifest that says what is in it.
+
+    manifest.json     this file's `Manifest`, as JSON
+    tokenizer.json    the `tokenizers` file
+    *.onnx            one small graph per (role, depth)
+    weights.bin       the tensors of every graph, as ONNX external data
+
+The manifest is the contract between whoever exports a bundle and the runtime: nothing about an encoder is
+guessed that the manifest can say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from budgetvdr.errors import BundleError
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+FAMILIES = ("reader",)
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A named point of the grid, chosen by whoever measured the bundle."""
+
+    depth: int
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a bundle promises.
+
+    format_version: layout of the bundle; this package reads versions up to `FORMAT_VERSION`.
+    name: a human name, with the version of the weights.
+    family: which preprocessing the graphs expect (one of `FAMILIES`).
+    depths: exits, in transformer layers executed, ascending.
+    dims: prefix widths that may be searched, ascending; the last is the full width.
+    trained_exits: exits whose vectors were trained for retrieval; the others are merely available.
+    unit_queries: whether query vectors are to be scaled to unit length; False where their length carries meaning.
+    max_tokens: longest window the page graph takes, special tokens included.
+    max_query_tokens: longest query, special tokens included.
+    page_graphs, query_graphs: depth -> file name. The page graph of a depth outputs every exit up to that depth.
+    presets: name -> point of the grid; has at least "full", "balanced" and "fast".
+    files: file name -> sha256 of every file but the manifest.
+    """
+
+    format_version: int
+    name: str
+    family: str
+    depths: tuple[int, ...]
+    dims: tuple[int, ...]
+    trained_exits: tuple[int, ...]
+    unit_queries: bool
+    max_tokens: int
+    max_query_tokens: int
+    page_graphs: Mapping[int, str]
+    query_graphs: Mapping[int, str]
+    presets: Mapping[str, Preset]
+    files: Mapping[str, str]
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits over everything that decides the vectors: files, family and lengths."""
+        decides = {
+            "family": self.family,
+            "files": dict(sorted(self.files.items())),
+            "max_tokens": self.max_tokens,
+            "max_query_tokens": self.max_query_tokens,
+            "unit_queries": self.unit_queries,
+        }
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`."""
+        return json.dumps(asdict(self), indent=2, sort_keys=False) + "\n"
+
+
+def load_manifest(folder: Path) -> Manifest:
+    """Reads and checks the manifest of a bundle folder; file contents are checked by `verify_files`.
+
+    Raises BundleError where the folder, the manifest or a file it names is missing, where the format is newer
+    than this package reads, or where its parts contradict each other.
+    """
+    path = folder / MANIFEST_NAME
+    if not path.is_file():
+        raise BundleError(f"{folder} is not an encoder bundle: expected {MANIFEST_NAME} in it, found none")
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        manifest = _parse(raw)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BundleError(
+            f"{path} is not a readable manifest ({type(error).__name__}: {error}); export it again"
+        ) from error
+    _check(manifest, folder)
+    return manifest
+
+
+def verify_files(manifest: Manifest, folder: Path) -> None:
+    """Compares every file with its recorded hash. Raises BundleError naming the first that differs."""
+    for name, expected in manifest.files.items():
+        digest = hashlib.sha256()
+        with (folder / name).open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        if digest.hexdigest() != expected:
+            raise BundleError(
+                f"{folder / name} is damaged: expected sha256 {expected[:16]}..., found {digest.hexdigest()[:16]}...; "
+                "install or export the bundle again"
+            )
+
+
+def _parse(raw: Mapping[str, Any]) -> Manifest:
+    version = raw["format_version"]
+    if not isinstance(version, int):
+        raise ValueError(f"format_version must be a whole number, found {version!r}")
+    if version > FORMAT_VERSION:
+        raise BundleError(
+            f"bundle format {version} is newer than this budgetvdr reads (up to {FORMAT_VERSION}); upgrade budgetvdr"
+        )
+    return Manifest(
+        format_version=version,
+        name=str(raw["name"]),
+        family=str(raw["family"]),
+        depths=tuple(int(d) for d in raw["depths"]),
+        dims=tuple(int(d) for d in raw["dims"]),
+        trained_exits=tuple(int(d) for d in raw["trained_exits"]),
+        unit_queries=bool(raw["unit_queries"]),
+        max_tokens=int(raw["max_tokens"]),
+        max_query_tokens=int(raw["max_query_tokens"]),
+        page_graphs={int(depth): str(name) for depth, name in raw["page_graphs"].items()},
+        query_graphs={int(depth): str(name) for depth, name in raw["query_graphs"].items()},
+        presets={str(name): Preset(int(p["depth"]), int(p["dim"])) for name, p in raw["presets"].items()},
+        files={str(name): str(digest) for name, digest in raw["files"].items()},
+    )
+
+
+def _check(manifest: Manifest, folder: Path) -> None:
+    if manifest.family not in FAMILIES:
+        raise BundleError(
+            f"{folder}: family {manifest.family!r} is not one this budgetvdr runs ({', '.join(FAMILIES)})"
+        )
+    for what, values in (("depths", manifest.depths), ("dims", manifest.dims)):
+        if not values or list(values) != sorted(set(values)) or values[0] < 1:
+            raise BundleError(f"{folder}: {what} must be ascending positive numbers, found {values}")
+    for role, graphs in (("page", manifest.page_graphs), ("query", manifest.query_graphs)):
+        if set(graphs) != set(manifest.depths):
+            raise BundleError(
+                f"{folder}: expected a {role} graph for each of {manifest.depths}, found {sorted(graphs)}"
+            )
+        for name in graphs.values():
+            if name not in manifest.files:
+                raise BundleError(f"{folder}: {role} graph {name} has no recorded hash")
+    for name, preset in manifest.presets.items():
+        if preset.depth not in manifest.depths or preset.dim not in manifest.dims:
+            raise BundleError(f"{folder}: preset {name!r} names a depth or dim the bundle lacks: {preset}")
+    for name in manifest.files:
+        if Path(name).name != name:
+            raise BundleError(f"{folder}: file name {name!r} leaves the bundle folder")
+        if not (folder / name).is_file():
+            raise BundleError(f"{folder}: {name} is missing; install or export the bundle again")

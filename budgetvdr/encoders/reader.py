@@ -1,0 +1,152 @@
+"""The reader: an encoder that reads a page's words and turns each token into a vector that knows its context."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from budgetvdr.bundle import Manifest, load_manifest
+from budgetvdr.encoders.onnx import CPU, Sessions
+from budgetvdr.encoders.reading import PageReader, Stages, as_lines
+from budgetvdr.encoders.tokens import WordPieces
+from budgetvdr.encoders.windows import windows
+from budgetvdr.errors import BudgetError, BudgetVDRError, PageError, QueryError
+from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Vectors
+
+MOST_TOKENS = 8192
+"""Tokens of a page that are encoded, some ten dense pages of print; a page with more gets the note "truncated"."""
+
+
+class ReaderEncoder:
+    """Runs a bundle of the family "reader". Implements `Encoder`.
+
+    folder: the bundle. threads: pages encoded side by side, one a core where left out. providers: onnxruntime
+    execution providers, best first.
+
+    Raises BundleError for a folder that is no sound bundle, MissingExtraError without onnxruntime, ProviderError for
+    a provider that cannot be used.
+    """
+
+    def __init__(self, folder: Path, *, threads: int | None = None, providers: Sequence[str] = (CPU,)) -> None:
+        self._manifest = load_manifest(folder)
+        self._pieces = WordPieces(folder / "tokenizer.json")
+        self._sessions = Sessions(folder, providers=providers)
+        self._reader = PageReader()
+        self._threads = max(1, threads or os.cpu_count() or 1)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bundle's contract: depths, dims, presets, fingerprint."""
+        return self._manifest
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The onnxruntime execution providers in use."""
+        return self._sessions.providers
+
+    def encode_pages(
+        self, pages: Sequence[Page], depths: Sequence[int], *, on_page: Callable[[], object] | None = None
+    ) -> list[EncodedPage | BudgetVDRError]:
+        """One result a page, in order; a page that cannot be encoded gives a PageError instead of raising.
+
+        depths: exits wanted; all of them cost what the deepest costs. on_page: called in this thread as pages end.
+
+        Vectors are unit length at full width and depend on nothing but the page: windows run one at a time, without
+        padding.
+
+        Raises BudgetError for a depth the bundle lacks, BundleError for a graph that cannot be loaded and
+        MissingExtraError for pages with read="ocr" where OCR is not installed, all before any page is read.
+        """
+        wanted = tuple(sorted(set(depths)))
+        self._check_depths(wanted)
+        if any(page.read == "ocr" for page in pages):
+            self._reader.require_ocr()
+        self._sessions.open(self._manifest.page_graphs[wanted[-1]])
+
+        def encode(page: Page) -> EncodedPage | BudgetVDRError:
+            try:
+                return self._encode_page(page, wanted)
+            except Exception as error:  # whatever a picture, a font or a callback raises concerns this page alone
+                return _failure(page, error)
+
+        with ThreadPoolExecutor(self._threads, "budgetvdr-encode") as pool:
+            results = [pool.submit(encode, page) for page in pages]
+            for _ in as_completed(results):
+                if on_page is not None:
+                    on_page()
+            return [result.result() for result in results]
+
+    def encode_query(self, text: str, depth: int) -> EncodedQuery:
+        """One vector a token at one depth.
+
+        Raises QueryError for a text that is empty, too long or without a single known character, BudgetError for a
+        depth the bundle lacks.
+        """
+        self._check_depths((depth,))
+        tokens = self._pieces.query(text)
+        longest = self._manifest.max_query_tokens - 2
+        if not tokens.ids:
+            raise QueryError(f"the query has nothing to search for: expected words, found {text[:40]!r}")
+        if len(tokens.ids) > longest:
+            raise QueryError(
+                f"the query has {len(tokens.ids)} tokens and the encoder takes {longest}; ask a shorter question"
+            )
+        if not tokens.known:
+            raise QueryError(
+                f"{self._manifest.name} knows none of the characters of {text[:40]!r}; "
+                "ask in a language it was trained for"
+            )
+        graph = self._manifest.query_graphs[depth]
+        ids = np.array(tokens.ids, dtype=np.int64)
+        (states,) = self._sessions.run(graph, {"ids": self._pieces.window(ids)}, [_exit(depth)])
+        vectors = states[0, 1:-1]
+        return EncodedQuery(_unit(vectors) if self._manifest.unit_queries else vectors.copy(), tokens.pieces)
+
+    def _encode_page(self, page: Page, depths: Sequence[int]) -> EncodedPage:
+        reading = self._reader.read(page)
+        stages = Stages(dict(reading.seconds))
+        with stages.measure("transformer"):
+            tokens = self._pieces.page(reading.words, MOST_TOKENS)
+            vectors = self._vectors(tokens.ids, depths)
+        notes = (*page.notes, *reading.notes, *(("truncated",) if tokens.truncated else ()))
+        text = as_lines(reading.words)
+        return EncodedPage(vectors, tokens.regions, text, reading.reader, notes, stages.seconds)
+
+    def _vectors(self, ids: npt.NDArray[np.int64], depths: Sequence[int]) -> Mapping[int, Vectors]:
+        """ids (n,) -> for every depth (n, D), unit length."""
+        graph, outputs = self._manifest.page_graphs[depths[-1]], [_exit(depth) for depth in depths]
+        width = self._manifest.dims[-1]
+        vectors = {depth: np.empty((len(ids), width), np.float32) for depth in depths}
+        for window in windows(len(ids), self._manifest.max_tokens - 2):
+            states = self._sessions.run(graph, {"ids": self._pieces.window(ids[window])}, outputs)
+            for depth, state in zip(depths, states, strict=True):
+                vectors[depth][window] = _unit(state[0, 1:-1])
+        return vectors
+
+    def _check_depths(self, depths: Sequence[int]) -> None:
+        if not depths or not set(depths) <= set(self._manifest.depths):
+            raise BudgetError(f"{self._manifest.name} has exits at {self._manifest.depths}, asked for {tuple(depths)}")
+
+
+def _exit(depth: int) -> str:
+    return f"exit_{depth}"
+
+
+def _unit(rows: Vectors) -> Vectors:
+    # Layer normalisation leaves no row without length.
+    unit: Vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def _failure(page: Page, error: Exception) -> PageError:
+    if isinstance(error, PageError):
+        return error
+    what = str(error) if isinstance(error, BudgetVDRError) else f"{type(error).__name__}: {error}"
+    failure = PageError(f"{page.doc_id}: page {page.page_num} cannot be encoded: {what}", page_num=page.page_num)
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,110 @@
+"""Runs an evaluation set on an index, one question at a time, at the full budget and at others."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from budgetvdr.budget import Budget, Plan
+from budgetvdr.errors import BenchmarkError, BudgetError, QueryError
+from budgetvdr.evaluate.benchmark import Benchmark, BenchmarkQuery, PageKey
+from budgetvdr.evaluate.metrics import Metrics, require_metrics_library, score_run
+from budgetvdr.evaluate.report import Report, Row, retention
+
+HITS = 100
+"""Hits asked for a question: nDCG@5 and Recall see the first 5 of them, mAP all."""
+
+
+class RankedPage(Protocol):
+    """One hit, as far as evaluation looks at it. page_num is 1-based."""
+
+    @property
+    def doc_id(self) -> str:
+        """Document of the page."""
+
+    @property
+    def page_num(self) -> int:
+        """1-based page number."""
+
+
+class SearchIndex(Protocol):
+    """What evaluation needs of an index."""
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Depths that can be searched, ascending."""
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Widths that can be searched, ascending."""
+
+    @property
+    def page_count(self) -> int:
+        """Pages in the index."""
+
+    @property
+    def vectors_per_page(self) -> float:
+        """Mean number of vectors a page."""
+
+    def search(
+        self, query: str, *, k: int, budget: Budget | str, where: Mapping[str, str] | None
+    ) -> Sequence[RankedPage]:
+        """The k best pages, best first."""
+
+
+def grid_points(index: SearchIndex) -> tuple[Plan, ...]:
+    """Every (depth, dim) of the index, deepest first and widest first within a depth, so the full budget leads."""
+    return tuple(Plan(depth, dim) for depth in reversed(index.depths) for dim in reversed(index.dims))
+
+
+def run_benchmark(benchmark: Benchmark, index: SearchIndex, *, points: Sequence[Plan] = (), hits: int = HITS) -> Report:
+    """Searches every question at the full budget and at each of the points; one row each, the full budget first.
+
+    A question with `doc` is searched with `where={"doc_id": doc}`. mAP is cut at `hits`: relevant pages beyond add 0.
+
+    Raises MissingExtraError where the metrics library is missing, BudgetError for a point the index lacks, and
+    BenchmarkError where the search refuses a question or the index holds none of the set's documents.
+    """
+    require_metrics_library()
+    available = grid_points(index)
+    for point in points:
+        if point not in available:
+            raise BudgetError(f"{point} is not in this index: expected depth in {index.depths}, dim in {index.dims}")
+    order = list(dict.fromkeys((available[0], *points)))
+    measured = [(point, *_measure(benchmark, index, point, hits)) for point in order]
+    full = measured[0][1]
+    rows = tuple(
+        Row(point.depth, point.dim, index.vectors_per_page, found, retention(found.ndcg_5, full.ndcg_5), ms)
+        for point, found, ms in measured
+    )
+    return Report(benchmark.name, len(benchmark.queries), len(benchmark.unanswered), index.page_count, rows)
+
+
+def _measure(benchmark: Benchmark, index: SearchIndex, point: Plan, hits: int) -> tuple[Metrics, float]:
+    """Metrics and median milliseconds a question at one point."""
+    # The first search at a point loads that exit and width; timing it would charge one question for all.
+    _search(index, benchmark.queries[0], point, hits)
+    run: dict[str, list[PageKey]] = {}
+    milliseconds: list[float] = []
+    for query in benchmark.queries:
+        start = time.perf_counter()
+        run[query.id] = _search(index, query, point, hits)
+        milliseconds.append((time.perf_counter() - start) * 1000)
+    found = {doc for pages in run.values() for doc, _ in pages}
+    if found.isdisjoint(benchmark.documents):
+        seen = f"pages of {', '.join(sorted(found)[:3])}" if found else "nothing"
+        raise BenchmarkError(
+            f"no search found a document of {benchmark.name} (the index gave {seen}); add {benchmark.pdfs} to it first"
+        )
+    return score_run({query.id: query.relevant for query in benchmark.queries}, run), statistics.median(milliseconds)
+
+
+def _search(index: SearchIndex, query: BenchmarkQuery, point: Plan, hits: int) -> list[PageKey]:
+    where = None if query.doc is None else {"doc_id": query.doc}
+    try:
+        pages = index.search(query.text, k=hits, budget=Budget(depth=point.depth, dim=point.dim), where=where)
+    except QueryError as error:
+        raise BenchmarkError(f"question {query.id!r} cannot be searched: {error}") from error
+    return [(page.doc_id, page.page_num) for page in pages]

@@ -1,0 +1,336 @@
+"""The index: add pages, search them, and see why a page was found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Self, get_args, overload
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from budgetvdr.budget import Budget, Plan, plan
+from budgetvdr.bundle import Preset
+from budgetvdr.encoders import Encoder
+from budgetvdr.encoders.open import open_encoder
+from budgetvdr.errors import BudgetError, IndexMismatchError, QueryError, ReadOnlyError, SourceNotFoundError
+from budgetvdr.hit import Hit
+from budgetvdr.ingest import IfExists, IngestOptions, ingest
+from budgetvdr.pages import AddReport, MetadataValue, Page, ReadMode, Spent
+from budgetvdr.searcher import Ranking, Searcher, default_memory_limit
+from budgetvdr.sources import Source, open_documents
+from budgetvdr.store import STORE_FORMAT_VERSION, DocumentInfo, IndexSettings, Snapshot, Store, Where
+from budgetvdr.view import StoreView, query_at
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """What an index holds.
+
+    path: where it lies. version: the table version read. pages, documents, vectors: counts; vectors are those of one
+    depth. blank_pages: pages without vectors, which no search returns. depths, dims: selectable points.
+    presets: name -> (depth, dim). metadata: user column -> type. encoder, fingerprint: the bundle it was made with.
+    bytes_on_disk: everything under the path, old versions included.
+    """
+
+    path: str
+    version: int
+    pages: int
+    documents: int
+    vectors: int
+    blank_pages: int
+    depths: tuple[int, ...]
+    dims: tuple[int, ...]
+    presets: Mapping[str, Preset]
+    metadata: Mapping[str, str]
+    encoder: str
+    fingerprint: str
+    bytes_on_disk: int
+
+
+class Index:
+    """A searchable collection of pages in one folder (a LanceDB database) or object-store URI.
+
+    Open one with `Index.open`; use it as a context manager or call `close`. Searches may come from several threads.
+    Several processes may read, and write, one index at the same time.
+    """
+
+    def __init__(self, store: Store, encoder: Encoder, *, read_only: bool, memory_limit: int, threads: int) -> None:
+        self._store = store
+        self._encoder = encoder
+        self._read_only = read_only
+        self._searcher = Searcher(memory_limit=memory_limit, threads=threads)
+        self._view = StoreView(store, encoder)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        encoder: str | Path | Encoder | None = None,
+        depths: Sequence[int] | None = None,
+        read_only: bool = False,
+        memory_limit: int | None = None,
+        threads: int | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Opens an index, creating it where there is none.
+
+        path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle folder; None for the bundled encoder,
+        which needs no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
+        fixed at creation. read_only: never creates or changes anything. memory_limit: bytes of vectors kept in memory,
+        a quarter of the machine's by default; a larger index is streamed from disk. threads: workers that encode and
+        scan, one a core by default. storage_options: credentials and settings of an object store.
+
+        Raises IndexFormatError for something that is not an index or is of a newer format, IndexMismatchError for an
+        index made with another bundle or other depths, BundleError for a bundle that cannot be used, BudgetError for
+        a depth the bundle lacks, SourceNotFoundError for a missing index opened read-only.
+        """
+        workers = _threads(threads)
+        chosen = (
+            open_encoder(encoder, threads=workers) if encoder is None or isinstance(encoder, str | Path) else encoder
+        )
+        manifest = chosen.manifest
+        wanted = manifest.depths if depths is None else tuple(sorted(set(depths)))
+        if not wanted or not set(wanted) <= set(manifest.depths):
+            raise BudgetError(f"depths must be some of {list(manifest.depths)}, the bundle's exits; found {depths!r}")
+        settings = IndexSettings(STORE_FORMAT_VERSION, manifest.fingerprint, manifest.name, wanted, manifest.dims)
+        store = Store.open(path, settings_if_new=settings, read_only=read_only, storage_options=storage_options)
+        try:
+            _check_settings(store.settings, settings, str(path), depths_given=depths is not None)
+        except IndexMismatchError:
+            store.close()
+            raise
+        limit = default_memory_limit() if memory_limit is None else memory_limit
+        return cls(store, chosen, read_only=read_only, memory_limit=limit, threads=workers)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Depths that can be searched, ascending."""
+        return self._store.settings.depths
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Widths that can be searched, ascending."""
+        return self._store.settings.dims
+
+    @property
+    def presets(self) -> Mapping[str, Preset]:
+        """Named budgets that this index can serve."""
+        return {name: p for name, p in self._encoder.manifest.presets.items() if p.depth in self.depths}
+
+    def add_pages(
+        self,
+        source: Source | Iterable[Source],
+        *,
+        doc_id: str | None = None,
+        metadata: Mapping[str, MetadataValue] | None = None,
+        password: str | None = None,
+        read: ReadMode = "auto",
+        if_exists: IfExists = "update",
+        store_images: bool = False,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+    ) -> AddReport:
+        """Adds documents, or replaces those already there.
+
+        source: a path, folder or glob pattern, the bytes of a PDF or picture, a PIL image, a numpy array (height,
+        width[, 3 or 4]), a `Page`, or an iterable of these, which is consumed as it goes. doc_id: the document's name;
+        by default its file name (or path under the folder given), for sources without a name a digest of the content.
+        metadata: str, int, float, bool, date or datetime values to filter on. password: for protected PDFs.
+        read: "auto" lets each page choose between its text layer and OCR; "text_layer" and "ocr" force one.
+        if_exists, for a doc_id the index holds: "update" stores what has changed and skips what has not, and refuses a
+        different file of the same name; "replace" stores everything anew; "skip" keeps what is there; "error" reports
+        it as failed. store_images: keeps a picture of each page in the index, for sources that may move.
+        batch_size: pages a commit. show_progress_bar: None shows one on a terminal.
+
+        Pages whose commit is done stay, whatever happens afterwards; adding the same source again completes it.
+
+        Files and pages that cannot be read are reported and the rest goes on. Only a single source that cannot be opened
+        at all, or a folder or pattern without documents, is raised (SourceNotFoundError, UnreadableFileError,
+        PasswordError, SourceError). Raises also MetadataError, StorageError, and ReadOnlyError.
+        """
+        if self._read_only:
+            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to add pages")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be a whole number of pages, at least 1; found {batch_size!r}")
+        for name, value, known in (("if_exists", if_exists, get_args(IfExists)), ("read", read, get_args(ReadMode))):
+            if value not in known:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; found {value!r}")
+        documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
+        options = IngestOptions(self.depths, if_exists, store_images, batch_size)
+        disable = None if show_progress_bar is None else not show_progress_bar
+        with tqdm(total=0, unit="page", desc="pages", disable=disable) as bar:
+            report = ingest(self._store, self._encoder, documents, options, bar)
+        error = report.files[0].error if len(report.files) == 1 else None
+        if error is not None and (isinstance(error, SourceNotFoundError) or not _is_collection(source)):
+            raise error
+        return report
+
+    @overload
+    def search(  # type: ignore[overload-overlap] # a str is a sequence of str; the first match is the right one
+        self, query: str, k: int = 10, *, budget: Budget | str = "full", where: Where | None = None
+    ) -> list[Hit]: ...
+    @overload
+    def search(
+        self, query: Sequence[str], k: int = 10, *, budget: Budget | str = "full", where: Where | None = None
+    ) -> list[list[Hit]]: ...
+    def search(
+        self, query: str | Sequence[str], k: int = 10, *, budget: Budget | str = "full", where: Where | None = None
+    ) -> list[Hit] | list[list[Hit]]:
+        """The best pages for a query, best first; a list of queries gives a list of lists.
+
+        k: most hits a query; fewer come back where fewer pages match. budget: a preset ("full", "balanced", "fast") or
+        a `Budget`. where: a filter applied before anything is scored, as a mapping (conditions are ANDed; a value is
+        compared for equality, a list is a choice, {">=": 1, "<": 9} is a range) or as an SQL condition. Columns are
+        your metadata and doc_id, page_num, page_count, label, source, reader.
+
+        Scores are exact: mean over query vectors of the maximum over page vectors of the dot product, at the asked
+        depth and width. Blank pages are never returned.
+
+        Raises QueryError for an empty or oversized query, a k below 1 or a filter that cannot be understood;
+        BudgetError for a budget the index cannot serve.
+        """
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise QueryError(f"k must be a whole number of hits, at least 1; found {k!r}")
+        point = plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)
+        snapshot = self._store.snapshot()
+        condition = snapshot.condition(where)
+        if isinstance(query, str):
+            return self._search_one(snapshot, query, k, point, condition)
+        if not isinstance(query, Sequence) or not all(isinstance(text, str) for text in query):
+            raise QueryError(f"a query is a string, or a sequence of strings; found {type(query).__name__}")
+        return [self._search_one(snapshot, text, k, point, condition) for text in query]
+
+    def delete(self, *, doc_id: str | Sequence[str] | None = None, where: Where | None = None) -> int:
+        """Removes whole documents by id, or pages by filter, in one commit; returns the number of pages removed.
+
+        Ids that are not there are ignored. Raises QueryError unless exactly one of doc_id and where is given.
+        """
+        if self._read_only:
+            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to delete")
+        if (doc_id is None) == (where is None):
+            raise QueryError("delete takes either doc_id= or where=, and exactly one of them")
+        if doc_id is not None:
+            return self._store.delete_documents([doc_id] if isinstance(doc_id, str) else list(doc_id))
+        condition = self._store.snapshot().condition(where)
+        if condition is None:
+            raise QueryError("delete(where=...) needs at least one condition; found none")
+        return self._store.delete_where(condition)
+
+    def info(self) -> IndexInfo:
+        """What the index holds and what it takes."""
+        snapshot, settings = self._store.snapshot(), self._store.settings
+        return IndexInfo(
+            path=self._store.uri,
+            version=snapshot.version,
+            pages=snapshot.page_count(),
+            documents=len(snapshot.documents()),
+            vectors=snapshot.vector_count(),
+            blank_pages=snapshot.blank_count(),
+            depths=settings.depths,
+            dims=settings.dims,
+            presets=self.presets,
+            metadata=snapshot.metadata_types(),
+            encoder=settings.encoder_name,
+            fingerprint=settings.fingerprint,
+            bytes_on_disk=self._store.bytes_on_disk(),
+        )
+
+    def documents(self) -> list[DocumentInfo]:
+        """Every document with its source and number of stored pages, sorted by id."""
+        return self._store.snapshot().documents()
+
+    def optimize(self) -> None:
+        """Merges small files and frees the space of old versions. Searches that run meanwhile are not disturbed."""
+        if self._read_only:
+            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to optimize")
+        self._store.optimize()
+
+    def close(self) -> None:
+        """Frees memory and threads. The index on disk needs no closing."""
+        self._searcher.close()
+        self._store.close()
+
+    def __len__(self) -> int:
+        return self._store.snapshot().page_count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _search_one(self, snapshot: Snapshot, text: str, k: int, point: Plan, condition: str | None) -> list[Hit]:
+        start = perf_counter()
+        query = query_at(self._encoder, text, point.depth, point.dim)
+        encoded = perf_counter()
+        ranking = self._searcher.rank(snapshot, query.vectors, point, k, condition)
+        facts = snapshot.facts(ranking.addresses)
+        spent = _spent(point, ranking, encode_ms=(encoded - start) * 1e3, ms=(perf_counter() - start) * 1e3)
+        return [
+            Hit(
+                id=f"{fact.doc_id}#{fact.page_num}",
+                doc_id=fact.doc_id,
+                page_num=fact.page_num,
+                score=float(score),
+                page_label=fact.label,
+                page_count=fact.page_count,
+                metadata=fact.metadata,
+                source=fact.source,
+                text=fact.text,
+                notes=fact.notes,
+                query=text,
+                budget=spent,
+                view=self._view,
+            )
+            for fact, score in zip(facts, ranking.scores, strict=True)
+        ]
+
+
+def _is_collection(source: Source | Iterable[Source]) -> bool:
+    """Whether a source may hold several documents, so that one bad one is no reason to raise."""
+    if isinstance(source, str | Path):
+        return Path(source).is_dir()
+    return not isinstance(source, bytes | Image.Image | np.ndarray | Page)
+
+
+def _threads(threads: int | None) -> int:
+    if threads is None:
+        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise ValueError(f"threads must be a whole number, at least 1; found {threads!r}")
+    return threads
+
+
+def _check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, depths_given: bool) -> None:
+    if stored.fingerprint != asked.fingerprint:
+        raise IndexMismatchError(
+            f"{path} was made with {stored.encoder_name} ({stored.fingerprint}), and its vectors cannot be compared with "
+            f"those of {asked.encoder_name} ({asked.fingerprint}); open it with encoder= set to that bundle, or make a "
+            "new index"
+        )
+    if depths_given and stored.depths != asked.depths:
+        raise IndexMismatchError(
+            f"{path} stores depths {list(stored.depths)}, and they are fixed at creation; found depths={list(asked.depths)}"
+        )
+
+
+def _spent(point: Plan, ranking: Ranking, *, encode_ms: float, ms: float) -> Spent:
+    return Spent(
+        depth=point.depth,
+        dim=point.dim,
+        vectors=ranking.vectors,
+        candidates=ranking.candidates,
+        encode_ms=encode_ms,
+        scan_ms=ranking.scan_ms,
+        exact_ms=ranking.exact_ms,
+        ms=ms,
+    )

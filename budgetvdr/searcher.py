@@ -1,0 +1,168 @@
+"""Candidates -> exact scores -> ranked pages, for one plan.
+
+A scan of resident int8 vectors proposes pages, and the exact float16 MaxSim at the asked width decides among them.
+An index whose vectors would not fit the memory limit is streamed and scored exactly instead.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from budgetvdr.budget import Plan
+from budgetvdr.similarity.maxsim import ExactPages, Float, Int8Pages, maxsim, quantise, scan_int8
+from budgetvdr.store import Slab, Snapshot
+
+# The scan's error is near 1e-3, so that this many pages beyond k leave the exact ranking unchanged on real pages.
+_EXTRA_CANDIDATES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Row addresses of the best pages, best first, with their exact scores and what it took.
+
+    vectors: page vectors the scan looked at. candidates: pages scored exactly. scan_ms, exact_ms: wall milliseconds.
+    """
+
+    addresses: npt.NDArray[np.uint64]
+    scores: Float
+    vectors: int
+    candidates: int
+    scan_ms: float
+    exact_ms: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Resident:
+    version: int
+    pages: Int8Pages
+    addresses: npt.NDArray[np.uint64]
+
+
+class Searcher:
+    """Scores the pages of snapshots of one store. Searches may come from several threads.
+
+    memory_limit: bytes of resident vectors, over all depths and widths in use. threads: workers of a scan.
+    """
+
+    def __init__(self, *, memory_limit: int, threads: int) -> None:
+        self._memory_limit = memory_limit
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="budgetvdr-scan")
+        self._resident: dict[Plan, _Resident] = {}
+        self._loading = threading.Lock()
+
+    def rank(self, snapshot: Snapshot, query: Float, plan: Plan, k: int, where: str | None) -> Ranking:
+        """The k best pages for one query, (n, dim) float32, among those that meet the SQL filter.
+
+        Pages without vectors are never returned, so that fewer than k may come back.
+        """
+        start = perf_counter()
+        selected = None if where is None else snapshot.matching(where)
+        resident = self._load(snapshot, plan)
+        if resident is None:
+            return self._rank_stream(snapshot, query, plan, k, selected, start)
+        mask = None if selected is None else np.isin(resident.addresses, selected)
+        scores = scan_int8(resident.pages, query, selected=mask, pool=self._pool)
+        places = _best(scores, k + _EXTRA_CANDIDATES)
+        scanned = perf_counter()
+        addresses = resident.addresses[places]
+        exact = self._exact(snapshot, addresses, query, plan)
+        order = _best(exact, k)
+        counts = np.diff(resident.pages.offsets)
+        return Ranking(
+            addresses=addresses[order],
+            scores=exact[order],
+            vectors=int(counts.sum() if mask is None else counts[mask].sum()),
+            candidates=len(places),
+            scan_ms=(scanned - start) * 1e3,
+            exact_ms=(perf_counter() - scanned) * 1e3,
+        )
+
+    def close(self) -> None:
+        """Frees the vectors and stops the workers."""
+        self._pool.shutdown()
+        self._resident.clear()
+
+    def _exact(self, snapshot: Snapshot, addresses: npt.NDArray[np.uint64], query: Float, plan: Plan) -> Float:
+        if len(addresses) == 0:
+            return np.zeros(0, np.float32)
+        slab = snapshot.vectors(addresses, plan.depth, plan.dim)
+        return maxsim(ExactPages(slab.slices, slab.offsets), query, pool=self._pool)
+
+    def _rank_stream(
+        self,
+        snapshot: Snapshot,
+        query: Float,
+        plan: Plan,
+        k: int,
+        selected: npt.NDArray[np.uint64] | None,
+        start: float,
+    ) -> Ranking:
+        addresses = np.zeros(0, np.uint64)
+        scores = np.zeros(0, np.float32)
+        vectors = pages = 0
+        for slab in snapshot.scan(plan.depth, plan.dim):
+            found = maxsim(ExactPages(slab.slices, slab.offsets), query, pool=self._pool)
+            if selected is not None:
+                found[~np.isin(slab.addresses, selected)] = -np.inf
+            scores = np.concatenate([scores, found])
+            addresses = np.concatenate([addresses, slab.addresses])
+            best = _best(scores, k)
+            scores, addresses = scores[best], addresses[best]
+            vectors += int(slab.offsets[-1])
+            pages += len(slab.addresses)
+        return Ranking(addresses, scores, vectors, pages, 0.0, (perf_counter() - start) * 1e3)
+
+    def _load(self, snapshot: Snapshot, plan: Plan) -> _Resident | None:
+        """The resident copy of one version, made where it is missing; None where it will not fit."""
+        with self._loading:
+            version = snapshot.version
+            held = self._resident.get(plan)
+            if held is not None and held.version == version:
+                self._resident[plan] = self._resident.pop(plan)
+                return held
+            self._resident = {key: item for key, item in self._resident.items() if item.version == version}
+            needed = snapshot.vector_count() * (plan.dim + 4)
+            while self._resident and self._held_bytes() + needed > self._memory_limit:
+                # The copy that went unused longest leaves first: each use moves one to the end.
+                del self._resident[next(iter(self._resident))]
+            if needed > self._memory_limit:
+                return None
+            fresh = _quantise_all(version, list(snapshot.scan(plan.depth, plan.dim)), plan.dim)
+            self._resident[plan] = fresh
+            return fresh
+
+    def _held_bytes(self) -> int:
+        return sum(item.pages.nbytes for item in self._resident.values())
+
+
+def default_memory_limit() -> int:
+    """A quarter of the machine's memory, in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+def _quantise_all(version: int, slabs: Sequence[Slab], dim: int) -> _Resident:
+    parts = [quantise(slab.slices, slab.offsets) for slab in slabs]
+    counts = [np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)]
+    pages = Int8Pages(
+        np.concatenate([np.zeros((0, dim), np.int8), *(part.values for part in parts)]),
+        np.concatenate([np.zeros(0, np.float32), *(part.scales for part in parts)]),
+        np.cumsum(np.concatenate(counts)),
+    )
+    return _Resident(version, pages, np.concatenate([np.zeros(0, np.uint64), *(slab.addresses for slab in slabs)]))
+
+
+def _best(scores: Float, k: int) -> npt.NDArray[np.intp]:
+    """Places of the k largest finite scores, largest first; equal scores keep their order."""
+    places = np.flatnonzero(scores > -np.inf)
+    if len(places) > k:
+        places = places[np.argpartition(-scores[places], k - 1)[:k]]
+        places.sort()
+    return places[np.argsort(-scores[places], kind="stable")]

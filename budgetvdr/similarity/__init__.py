@@ -1,0 +1,1 @@
+"""Set against set: how alike a query and a page are."""

@@ -1,0 +1,34 @@
+"""The index on disk: one LanceDB table, one row a page.
+
+`Store` opens and writes, `Snapshot` reads one version of the table and never changes under a search.
+"""
+
+from budgetvdr.store.filters import Where
+from budgetvdr.store.records import (
+    DocumentInfo,
+    DocumentState,
+    PageFacts,
+    RowAddresses,
+    Slab,
+    StoreStats,
+)
+from budgetvdr.store.rows import PageRow
+from budgetvdr.store.schema import STORE_FORMAT_VERSION, IndexSettings
+from budgetvdr.store.snapshot import Snapshot
+from budgetvdr.store.table import OptimizeReport, Store
+
+__all__ = [
+    "STORE_FORMAT_VERSION",
+    "DocumentInfo",
+    "DocumentState",
+    "IndexSettings",
+    "OptimizeReport",
+    "PageFacts",
+    "PageRow",
+    "RowAddresses",
+    "Slab",
+    "Snapshot",
+    "Store",
+    "StoreStats",
+    "Where",
+]

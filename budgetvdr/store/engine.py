@@ -1,0 +1,98 @@
+"""LanceDB behind a narrow door: importing it, telling places apart, turning its failures into ours."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from budgetvdr.errors import IndexFormatError, StorageError
+
+if TYPE_CHECKING:
+    from lancedb.db import DBConnection
+
+_LOG_VARIABLE = "LANCEDB_LOG"
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+_SOURCE_LINE = re.compile(r",? ?/[^\s,]*\.rs:\d+(:\d+)?")
+_WRAPPERS = re.compile(r"(lance error: |LanceError\(\w+\): |Query Execution error: |Invalid (user )?input[,:] )+")
+_CONFLICT = re.compile(r"commit conflict|concurrent writers|concurrent transaction", re.IGNORECASE)
+
+
+def local_path(uri: str | Path) -> Path | None:
+    """The folder a local address names, None for an object store.
+
+    Raises IndexFormatError for an address of LanceDB's hosted service, which stores no plain tables.
+    """
+    found = _SCHEME.match(str(uri))
+    if found is None:
+        return Path(uri).expanduser()
+    scheme = found[1].lower()
+    if scheme == "file":
+        return Path(str(uri)[len("file://") :])
+    if scheme == "db":
+        raise IndexFormatError(f"{uri} is a hosted LanceDB address: expected a folder or an object store, like s3://")
+    return None
+
+
+def connect(uri: str, storage_options: Mapping[str, str] | None) -> DBConnection:
+    """Opens a database folder, making it where it is missing.
+
+    LanceDB takes a second to import and its Rust half logs to standard error, at a level read from an environment
+    variable at import; conflicts it then reports are ones we handle. A level the user has set is kept.
+    """
+    quiet = _LOG_VARIABLE not in os.environ
+    if quiet:
+        os.environ[_LOG_VARIABLE] = "error"
+    try:
+        import lancedb  # noqa: PLC0415
+    finally:
+        if quiet:
+            del os.environ[_LOG_VARIABLE]
+    return lancedb.connect(uri, storage_options=None if storage_options is None else dict(storage_options))
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether a commit failed only because another writer was first."""
+    return _CONFLICT.search(str(error)) is not None
+
+
+def is_storage_failure(error: BaseException) -> bool:
+    """Whether an error of a filtered read came from the disk, and not from the filter."""
+    text = str(error)
+    return isinstance(error, OSError) or "LanceError(IO)" in text or "Not found:" in text
+
+
+def reason(error: BaseException) -> str:
+    """LanceDB's message on one line, without wrappers and places in its source code."""
+    return " ".join(_WRAPPERS.sub("", _SOURCE_LINE.sub("", str(error))).split())
+
+
+@contextmanager
+def storage_failures(action: str) -> Iterator[None]:
+    """Raises StorageError, naming the action, for whatever LanceDB or the system refuses inside.
+
+    LanceDB raises RuntimeError and ValueError for damaged, missing and unwritable files alike.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError) as error:
+        raise storage_error(action, error) from error
+
+
+def storage_error(action: str, error: BaseException) -> StorageError:
+    """The StorageError for a failure, with what to do where that is known."""
+    return StorageError(f"cannot {action}: {reason(error)}{_advice(error)}")
+
+
+def _advice(error: BaseException) -> str:
+    text = str(error)
+    if "os error 28" in text or "os error 122" in text or getattr(error, "errno", None) in {28, 122}:
+        return "; the disk or quota is full: free space and add again, what was stored before is intact"
+    if "os error 13" in text or "os error 30" in text or getattr(error, "errno", None) in {13, 30}:
+        return "; check the permissions of the folder, or open the index with read_only=True"
+    if "Not found:" in text:
+        return "; it was compacted away while being read (search again), or deleted by hand"
+    return ""

@@ -1,0 +1,213 @@
+"""Reading one version of the page table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from budgetvdr.errors import QueryError
+from budgetvdr.pages import Boxes, Vectors
+from budgetvdr.store import records
+from budgetvdr.store.engine import is_storage_failure, reason, storage_error, storage_failures
+from budgetvdr.store.filters import Where, enclosed, literal, to_sql
+from budgetvdr.store.records import (
+    ADDRESS,
+    FACT_COLUMNS,
+    DocumentInfo,
+    DocumentState,
+    PageFacts,
+    RowAddresses,
+    Slab,
+    StoreStats,
+)
+from budgetvdr.store.rows import region_fractions
+from budgetvdr.store.schema import KINDS, IndexSettings, filter_fields, metadata_fields
+
+if TYPE_CHECKING:
+    from lancedb.table import LanceTable
+
+
+class Snapshot:
+    """One version of the table; what others write meanwhile does not show. Safe to use from several threads.
+
+    Pages are addressed by `RowAddresses`, which hold in this snapshot only; page ids hold for ever.
+    Every method raises StorageError where the disk fails, or where the version was compacted away meanwhile, and every
+    one that takes a filter QueryError, with LanceDB's reason, where that is wrong.
+    """
+
+    def __init__(self, table: LanceTable, settings: IndexSettings, uri: str) -> None:
+        self._table = table
+        self._uri = uri
+        self.settings = settings
+        with storage_failures(f"open {uri}"):
+            self.version: int = table.version
+            self._schema = table.schema
+
+    def condition(self, where: Where | None) -> str | None:
+        """A filter as an SQL condition, None for every page. See `filters` for the forms."""
+        return to_sql(where, filter_fields(self._schema))
+
+    def metadata_types(self) -> dict[str, str]:
+        """Metadata column -> name of its type ("int", "datetime with time zone", ...)."""
+        return {key: KINDS.get(kind, str(kind)) for key, kind in metadata_fields(self._schema).items()}
+
+    def page_count(self) -> int:
+        """Stored pages, blank ones included."""
+        with storage_failures(f"read {self._uri}"):
+            return int(self._table.count_rows())
+
+    def vector_count(self) -> int:
+        """Stored vectors of one depth."""
+        return int(self._counts.sum())
+
+    def blank_count(self) -> int:
+        """Pages without vectors."""
+        return int((self._counts == 0).sum())
+
+    def matching(self, where: str | None = None) -> RowAddresses:
+        """(p,) addresses of the pages that meet a condition, all by default; no vectors are read."""
+        found = [records.addresses(batch) for batch in self._batches((), where)]
+        return np.concatenate(found) if found else np.empty(0, np.uint64)
+
+    def scan(self, depth: int, dim: int, where: str | None = None, batch_pages: int = 64) -> Iterator[Slab]:
+        """Vectors of all pages, or of those that meet a condition, a batch at a time.
+
+        Only columns of this depth and width are read. batch_pages: most pages in one slab; reading ahead keeps about
+        a dozen slabs in memory.
+
+        Raises BudgetError for a depth or width not stored.
+        """
+        columns = self.settings.columns(depth, dim)
+        for batch in self._batches(columns, where, batch_pages):
+            if batch.num_rows:
+                yield records.slab(batch, columns)
+
+    def vectors(self, addresses: RowAddresses, depth: int, dim: int) -> Slab:
+        """Vectors of chosen pages, in the order asked. Raises BudgetError for a depth or width not stored."""
+        columns = self.settings.columns(depth, dim)
+        taken, order = self._take(addresses, columns)
+        return records.reordered(records.slab(taken, columns), order)
+
+    def facts(self, addresses: RowAddresses) -> list[PageFacts]:
+        """Everything but vectors and pictures of chosen pages, in the order asked."""
+        keys = list(metadata_fields(self._schema))
+        taken, order = self._take(addresses, [*FACT_COLUMNS, *keys])
+        facts = records.page_facts(taken, keys)
+        return [facts[place] for place in order]
+
+    def page_vectors(self, page_id: str, depth: int, dim: int) -> tuple[Vectors, Boxes] | None:
+        """(n, dim) float32 vectors of a page and their (n, 4) regions, None where the id is not stored.
+
+        Raises BudgetError for a depth or width not stored.
+        """
+        columns = self.settings.columns(depth, dim)
+        row = self._row(page_id, [*columns, "_regions"])
+        if row is None:
+            return None
+        parts = [records.ragged(row.column(name))[1] for name in columns]
+        return np.concatenate(parts, axis=1, dtype=np.float32), region_fractions(records.ragged(row["_regions"])[1])
+
+    def image(self, page_id: str) -> bytes | None:
+        """The picture stored with a page, None where there is none or the id is not stored."""
+        row = self._row(page_id, ["_image"])
+        picture: bytes | None = None if row is None else row.column("_image")[0].as_py()
+        return picture
+
+    def document_state(self, doc_id: str) -> DocumentState:
+        """What is stored of a document."""
+        where = f"doc_id = {literal(doc_id, 'doc_id', pa.string())}"
+        batches = self._batches(("page_num", "source", "revision"), where)
+        stored = sorted((row for batch in batches for row in batch.to_pylist()), key=lambda row: int(row["page_num"]))
+        return DocumentState(
+            source=stored[0]["source"] if stored else "",
+            revisions={row["page_num"]: row["revision"] for row in stored},
+        )
+
+    def documents(self) -> list[DocumentInfo]:
+        """Every document, sorted by id."""
+        pages: Counter[str] = Counter()
+        sources: dict[str, str] = {}
+        for batch in self._batches(("doc_id", "source")):
+            doc_ids = batch.column("doc_id").to_pylist()
+            pages.update(doc_ids)
+            for doc_id, source in zip(doc_ids, batch.column("source").to_pylist(), strict=True):
+                sources.setdefault(doc_id, source)
+        return [DocumentInfo(doc_id, sources[doc_id], pages[doc_id]) for doc_id in sorted(pages)]
+
+    def stats(self) -> StoreStats:
+        """Sizes and counts; reads narrow columns only."""
+        documents: set[str] = set()
+        notes: Counter[str] = Counter()
+        readers: Counter[str] = Counter()
+        image_bytes = 0
+        for batch in self._batches(("doc_id", "notes", "reader", "_image_bytes")):
+            documents.update(batch.column("doc_id").unique().to_pylist())
+            notes.update(batch.column("notes").flatten().to_pylist())
+            readers.update(batch.column("reader").to_pylist())
+            image_bytes += pc.sum(batch.column("_image_bytes")).as_py() or 0
+        with storage_failures(f"read {self._uri}"):
+            files = self._table.stats()
+            versions = len(self._table.list_versions())
+        vectors = self.vector_count()
+        return StoreStats(
+            pages=len(self._counts),
+            documents=len(documents),
+            vectors=vectors,
+            blank_pages=self.blank_count(),
+            vector_bytes=vectors * np.dtype(np.float16).itemsize * self.settings.dims[-1] * len(self.settings.depths),
+            region_bytes=vectors * 4 * np.dtype(np.uint16).itemsize,
+            image_bytes=image_bytes,
+            data_bytes=int(files["total_bytes"]),
+            fragments=int(files["fragment_stats"]["num_fragments"]),
+            versions=versions,
+            notes=dict(notes),
+            readers=dict(readers),
+        )
+
+    @cached_property
+    def _counts(self) -> npt.NDArray[np.int64]:
+        found = [batch.column("_vectors").to_numpy() for batch in self._batches(("_vectors",))]
+        return np.concatenate([np.empty(0, np.int64), *found])
+
+    def _row(self, page_id: str, columns: Sequence[str]) -> pa.RecordBatch | None:
+        found = self.matching(f"id = {literal(page_id, 'id', pa.string())}")
+        return self._take(found, columns)[0] if len(found) else None
+
+    def _batches(
+        self, columns: Sequence[str], where: str | None = None, batch_pages: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        # An empty selection would mean every column.
+        query = self._table.search().select(list(columns) or [ADDRESS]).with_row_id(True)
+        if where is not None:
+            query = query.where(enclosed(where))
+        try:
+            yield from query.to_batches(batch_size=batch_pages)
+        except (OSError, RuntimeError, ValueError) as error:
+            if where is None or is_storage_failure(error):
+                raise storage_error(f"read {self._uri}", error) from error
+            complaint = reason(error).split(" Valid fields are")[0]
+            columns_known = ", ".join(filter_fields(self._schema))
+            raise QueryError(f"cannot filter by {where!r}: {complaint} Known columns: {columns_known}") from error
+
+    def _take(self, addresses: RowAddresses, columns: Sequence[str]) -> tuple[pa.RecordBatch, npt.NDArray[np.intp]]:
+        """Rows of chosen pages in LanceDB's order, and for every page asked its place among them."""
+        unique, order = np.unique(np.asarray(addresses, np.uint64), return_inverse=True)
+        if not len(unique):
+            schema = pa.schema([*(self._schema.field(name) for name in columns), pa.field(ADDRESS, pa.uint64())])
+            return pa.RecordBatch.from_pylist([], schema), order
+        with storage_failures(f"read {self._uri}"):
+            taken = self._table.take_row_ids(unique.tolist()).select(list(columns)).with_row_id().to_arrow()
+        if taken.num_rows != len(unique):
+            raise QueryError(
+                f"{len(unique) - taken.num_rows} of {len(unique)} row addresses are not in this snapshot of "
+                f"{self._uri}: they come from another one; use page ids across snapshots"
+            )
+        batch = taken.combine_chunks().to_batches()[0]
+        return batch, np.argsort(records.addresses(batch))[order]

@@ -1,0 +1,252 @@
+"""Opening the index on disk and writing to it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import pyarrow as pa
+
+from budgetvdr.errors import IndexStoreError, ReadOnlyError, SourceNotFoundError, StorageError
+from budgetvdr.store import engine, place
+from budgetvdr.store.engine import storage_failures
+from budgetvdr.store.filters import enclosed, literal, one_of
+from budgetvdr.store.records import DocumentState
+from budgetvdr.store.rows import PageRow, arrow_table, latest_by_id
+from budgetvdr.store.schema import (
+    IndexSettings,
+    new_metadata_fields,
+    new_schema,
+    read_settings,
+)
+from budgetvdr.store.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from lancedb.db import DBConnection
+    from lancedb.table import LanceTable
+
+COMMIT_ATTEMPTS: Final = 8
+KEEP_VERSIONS: Final = timedelta(minutes=15)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeReport:
+    """Bytes on disk and data fragments, before and after."""
+
+    bytes_before: int
+    bytes_after: int
+    fragments_before: int
+    fragments_after: int
+
+
+class Store:
+    """One index: a folder or an object-store address.
+
+    Safe to share between threads. On a local disk writers of all processes take turns through a lock file, held
+    during a commit only. On an object store a commit that another writer preempted is tried again.
+    """
+
+    def __init__(self, table: LanceTable, database: DBConnection, uri: str, *, read_only: bool) -> None:
+        self._database = database
+        # Handles keep their version, so the writer moving on does not move the reader.
+        self._writer = table
+        self._head = place.existing(database, uri)
+        self.uri = uri
+        self._folder = engine.local_path(uri)
+        self._read_only = read_only
+        self._closed = False
+        self._writing = threading.Lock()
+        self._looking = threading.Lock()
+        with storage_failures(f"open {uri}"):
+            self.settings = read_settings(table.schema, uri)
+        self._snapshot = Snapshot(place.existing(database, uri), self.settings, uri)
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | Path,
+        *,
+        settings_if_new: IndexSettings | None = None,
+        read_only: bool = False,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Opens an index, or creates it where there is none.
+
+        uri: a folder, or an object-store address such as s3://bucket/name.
+        settings_if_new: recorded in a new index; None creates nothing. An existing index keeps its own, which the
+            caller compares.
+        read_only: writes nothing, not even a lock file.
+        storage_options: credentials and such, as LanceDB takes them.
+
+        Raises SourceNotFoundError where there is no index and none may be created; IndexFormatError where the path
+        holds something else, a damaged index, or one of a newer format; StorageError where the disk refuses.
+        """
+        folder = engine.local_path(uri)
+        address = str(uri) if folder is None else str(folder)
+        settings = None if read_only else settings_if_new
+        missing = SourceNotFoundError(f"no index at {address}: expected one made by budgetvdr; check the path")
+        with storage_failures(f"open {address}"):
+            if folder is not None and not place.holds_index(folder) and settings is None:
+                raise missing
+            database = engine.connect(address, storage_options)
+            table = place.open_table(database)
+            if table is None and settings is not None:
+                with place.lock(folder):
+                    table = place.create_table(database, new_schema(settings))
+        if table is None:
+            raise missing
+        return cls(table, database, address, read_only=read_only)
+
+    def snapshot(self) -> Snapshot:
+        """The latest version; the same object while nothing is written. Costs about 0.2 ms on a local disk."""
+        self._check_open()
+        with self._looking, storage_failures(f"read {self.uri}"):
+            self._head.checkout_latest()
+            if self._head.version != self._snapshot.version:
+                self._snapshot = Snapshot(place.existing(self._database, self.uri), self.settings, self.uri)
+            return self._snapshot
+
+    def document_state(self, doc_id: str) -> DocumentState:
+        """What the latest version holds of a document."""
+        return self.snapshot().document_state(doc_id)
+
+    def upsert(self, rows: Sequence[PageRow], complete: Mapping[str, str] | None = None) -> None:
+        """Stores pages in one commit, replacing those with equal ids; of equal ids in `rows` the last wins.
+
+        complete: doc_id -> revision of documents that end with this batch: their pages of other revisions, left from
+            an earlier state, go in the same commit.
+
+        A new metadata key adds its column in a commit before. Where anything is refused, no page has been stored.
+
+        Raises EncodingError for vectors that cannot be stored, MetadataError for metadata that cannot be stored,
+        ReadOnlyError, StorageError.
+        """
+        latest = latest_by_id(rows)
+        stale = " OR ".join(_stale(doc_id, revision) for doc_id, revision in (complete or {}).items())
+
+        def write(table: LanceTable) -> None:
+            added = new_metadata_fields(table.schema, ((row.id, row.metadata) for row in latest))
+            data = arrow_table(latest, self.settings, pa.schema([*table.schema, *added], table.schema.metadata))
+            if added:
+                table.add_columns(pa.schema(added))
+            merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            if stale:
+                merge = merge.when_not_matched_by_source_delete(stale)
+            merge.execute(data)
+
+        if latest:
+            self._commit("store pages", write)
+        elif stale:
+            self.delete_where(stale)
+
+    def drop_stale(self, doc_id: str, revision: str) -> int:
+        """Deletes the pages of a document that are of another revision, and returns how many.
+
+        Raises ReadOnlyError, StorageError.
+        """
+        return self.delete_where(_stale(doc_id, revision))
+
+    def delete_documents(self, doc_ids: Collection[str]) -> int:
+        """Deletes all pages of documents in one commit, and returns how many pages that were.
+
+        Raises ReadOnlyError, StorageError.
+        """
+        return self.delete_where(one_of("doc_id", doc_ids, pa.string()))
+
+    def delete_where(self, condition: str) -> int:
+        """Deletes the pages that meet an SQL condition in one commit, and returns how many.
+
+        Raises QueryError for a condition that is wrong, ReadOnlyError, StorageError.
+        """
+        self._check_writable("delete pages")
+        # A wrong condition shows here, as the reader's error; one that matches nothing makes no version.
+        if not len(self.snapshot().matching(condition)):
+            return 0
+        return self._commit("delete pages", lambda table: int(table.delete(enclosed(condition)).num_deleted_rows))
+
+    def optimize(self, keep: timedelta = KEEP_VERSIONS) -> OptimizeReport:
+        """Merges small fragments, drops deleted rows, and removes versions older than `keep`.
+
+        Rewrites fragments that are small, which includes all of an index below a million pages. Readers still on a
+        removed version get StorageError and must take a new snapshot, so `keep` should exceed the longest search.
+        What interrupted writes left behind goes too, on a local disk.
+
+        Raises ReadOnlyError, StorageError.
+        """
+
+        def write(table: LanceTable) -> OptimizeReport:
+            bytes_before, fragments_before = self.bytes_on_disk(), _fragments(table)
+            # LanceDB warns about 0, which here is an explicit wish. Unfinished writes of others cannot be in progress
+            # while the lock is held.
+            oldest = max(keep, timedelta(milliseconds=1))
+            table.optimize(cleanup_older_than=oldest, delete_unverified=self._folder is not None)
+            return OptimizeReport(bytes_before, self.bytes_on_disk(), fragments_before, _fragments(table))
+
+        return self._commit("optimize", write)
+
+    def bytes_on_disk(self) -> int:
+        """Bytes of all files, old versions included; on an object store those of the latest version's data."""
+        with storage_failures(f"measure {self.uri}"):
+            if self._folder is None:
+                return int(self._head.stats()["total_bytes"])
+            return sum(_size(file) for file in self._folder.rglob("*"))
+
+    def close(self) -> None:
+        """Lets go of the files; snapshots already taken stay readable. Closing twice is fine."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IndexStoreError(f"the index at {self.uri} is closed; open it again")
+
+    def _check_writable(self, action: str) -> None:
+        self._check_open()
+        if self._read_only:
+            raise ReadOnlyError(f"cannot {action} in {self.uri}: it was opened with read_only=True; open it without")
+
+    def _commit(self, action: str, write: Callable[[LanceTable], T]) -> T:
+        """Runs a write on the latest version, alone on a local disk, again after a conflict on an object store."""
+        self._check_writable(action)
+        with storage_failures(f"{action} in {self.uri}"), self._writing, place.lock(self._folder):
+            for attempt in range(COMMIT_ATTEMPTS):
+                self._writer.checkout_latest()
+                try:
+                    return write(self._writer)
+                except RuntimeError as error:
+                    if not engine.is_conflict(error):
+                        raise
+                time.sleep(random.uniform(0.5, 1.0) * min(0.1 * 2**attempt, 5.0))
+        raise StorageError(
+            f"cannot {action} in {self.uri}: other writers were first {COMMIT_ATTEMPTS} times; try later, "
+            "or let fewer write at once"
+        )
+
+
+def _stale(doc_id: str, revision: str) -> str:
+    text = pa.string()
+    return f"(doc_id = {literal(doc_id, 'doc_id', text)} AND revision <> {literal(revision, 'revision', text)})"
+
+
+def _fragments(table: LanceTable) -> int:
+    return int(table.stats()["fragment_stats"]["num_fragments"])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:  # compacted away by another process while we walk
+        return 0

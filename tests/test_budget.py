@@ -1,0 +1,50 @@
+"""Budgets resolve to one exact point, or say what is available."""
+
+import pytest
+
+from budgetvdr import Budget
+from budgetvdr.budget import Plan, plan
+from budgetvdr.bundle import Preset
+from budgetvdr.errors import BudgetError
+
+DEPTHS, DIMS = (2, 4, 6), (32, 128, 384)
+PRESETS = {"full": Preset(6, 384), "fast": Preset(2, 32)}
+
+
+def resolve(budget: Budget | str) -> Plan:
+    return plan(budget, depths=DEPTHS, dims=DIMS, presets=PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        ("full", Plan(6, 384)),
+        ("fast", Plan(2, 32)),
+        (Budget(), Plan(6, 384)),
+        (Budget(depth=4), Plan(4, 384)),
+        (Budget(dim=32), Plan(6, 32)),
+        (Budget(depth=2, dim=128), Plan(2, 128)),
+    ],
+)
+def test_resolves(budget: Budget | str, expected: Plan) -> None:
+    assert resolve(budget) == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        ("quick", r"unknown budget 'quick': expected one of 'full', 'fast'"),
+        (Budget(depth=3), r"depth 3 .* \[2, 4, 6\]"),
+        (Budget(dim=100), r"dim 100 .* \[32, 128, 384\]"),
+        (7, "preset name or a Budget, found int"),
+    ],
+)
+def test_refuses_what_is_not_there(budget: Budget | str, says: str) -> None:
+    with pytest.raises(BudgetError, match=says):
+        resolve(budget)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "6", True])
+def test_refuses_values_that_are_not_positive_whole_numbers(value: object) -> None:
+    with pytest.raises(BudgetError, match="positive whole number"):
+        Budget(depth=value)  # type: ignore[arg-type]

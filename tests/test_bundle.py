@@ -1,0 +1,136 @@
+"""The manifest, and the bundle that comes with the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, load_manifest, verify_files
+from budgetvdr.encoders.open import bundled_folder, open_encoder
+from budgetvdr.errors import BundleError
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A copy of the bundled encoder that a test may damage."""
+    return Path(shutil.copytree(bundled_folder(), tmp_path / "bundle"))
+
+
+def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = bundle / MANIFEST_NAME
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_the_bundled_manifest_promises_what_the_documentation_says() -> None:
+    manifest = load_manifest(bundled_folder())
+    assert manifest.depths == (2, 4, 6)
+    assert manifest.dims == (32, 64, 128, 256, 384)
+    assert manifest.trained_exits == (6,)
+    presets = {name: (preset.depth, preset.dim) for name, preset in manifest.presets.items()}
+    assert presets == {"full": (6, 384), "balanced": (6, 128), "fast": (6, 32)}
+
+
+def test_the_bundled_files_are_whole_small_and_licensed() -> None:
+    folder = bundled_folder()
+    manifest = load_manifest(folder)
+    verify_files(manifest, folder)
+    assert sum((folder / name).stat().st_size for name in manifest.files) < 30e6
+    assert "Apache License" in (folder / "LICENSE").read_text()
+    assert "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db" in (folder / "README.md").read_text()
+
+
+def test_cards_do_not_decide_the_fingerprint() -> None:
+    files = load_manifest(bundled_folder()).files
+    assert set(files) == {"depth_2.onnx", "depth_4.onnx", "depth_6.onnx", "weights.bin", "tokenizer.json"}
+
+
+def test_a_manifest_survives_being_written_and_read(bundle: Path) -> None:
+    manifest = load_manifest(bundle)
+    (bundle / MANIFEST_NAME).write_text(manifest.to_json())
+    assert load_manifest(bundle) == manifest
+
+
+def test_the_fingerprint_changes_with_what_decides_the_vectors_and_with_nothing_else(bundle: Path) -> None:
+    before = load_manifest(bundle).fingerprint
+    edit(bundle, lambda m: m.update(name="another name"))
+    edit(bundle, lambda m: m["presets"].update(tiny={"depth": 2, "dim": 32}))
+    assert load_manifest(bundle).fingerprint == before
+    edit(bundle, lambda m: m.update(max_tokens=128))
+    assert load_manifest(bundle).fingerprint != before
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"not an encoder bundle: expected manifest\.json"):
+        load_manifest(tmp_path)
+    with pytest.raises(BundleError, match="nowhere"):
+        open_encoder(tmp_path / "nowhere")
+
+
+def test_a_newer_format_asks_for_an_upgrade(bundle: Path) -> None:
+    edit(bundle, lambda m: m.update(format_version=FORMAT_VERSION + 1))
+    with pytest.raises(BundleError, match=r"newer than this budgetvdr reads.*upgrade"):
+        load_manifest(bundle)
+
+
+CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "family": lambda m: m.update(family="telepathy"),
+    "depths": lambda m: m.update(depths=[6, 4, 2]),
+    "dims": lambda m: m.update(dims=[]),
+    "page graph": lambda m: m["page_graphs"].pop("4"),
+    "query graph": lambda m: m["query_graphs"].update({"8": "depth_6.onnx"}),
+    "recorded hash": lambda m: m["files"].pop("depth_2.onnx"),
+    "preset 'fast'": lambda m: m["presets"]["fast"].update(depth=3),
+    "leaves the bundle folder": lambda m: m["files"].update({"../secret": "0" * 64}),
+    "extra.bin is missing": lambda m: m["files"].update({"extra.bin": "0" * 64}),
+    "not a readable manifest": lambda m: m.pop("depths"),
+}
+
+
+@pytest.mark.parametrize("says", CONTRADICTIONS)
+def test_a_manifest_that_contradicts_itself_is_refused(bundle: Path, says: str) -> None:
+    edit(bundle, CONTRADICTIONS[says])
+    with pytest.raises(BundleError, match=says):
+        load_manifest(bundle)
+
+
+def test_text_that_is_no_json_is_refused(bundle: Path) -> None:
+    (bundle / MANIFEST_NAME).write_text("{")
+    with pytest.raises(BundleError, match="not a readable manifest"):
+        load_manifest(bundle)
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "depth_6.onnx", "tokenizer.json"])
+def test_one_changed_byte_is_found_when_the_bundle_is_opened(bundle: Path, name: str) -> None:
+    path = bundle / name
+    middle = path.stat().st_size // 2
+    with path.open("r+b") as stream:
+        stream.seek(middle)
+        byte = stream.read(1)
+        stream.seek(middle)
+        stream.write(bytes([byte[0] ^ 1]))
+    with pytest.raises(BundleError, match=f"{name} is damaged"):
+        open_encoder(bundle)
+
+
+def test_a_cut_file_is_found_when_the_bundle_is_opened(bundle: Path) -> None:
+    os.truncate(bundle / "weights.bin", 1000)
+    with pytest.raises(BundleError, match=r"weights\.bin is damaged"):
+        open_encoder(bundle)
+
+
+def test_a_bundle_opens_from_any_folder_as_str_or_path(bundle: Path) -> None:
+    bundled = open_encoder()
+    for folder in (bundle, str(bundle)):
+        encoder = open_encoder(folder)
+        assert encoder.manifest == bundled.manifest
+        expected = bundled.encode_query("capital spending", 2).vectors
+        np.testing.assert_array_equal(encoder.encode_query("capital spending", 2).vectors, expected)

@@ -1,0 +1,102 @@
+"""The converter: graphs that compute what BERT computes, over one weights file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+import tiny_bert
+
+from budgetvdr.bundle import load_manifest, verify_files
+from budgetvdr.encoders.onnx import Sessions
+
+EXITS = ("exit_1", "exit_2", "exit_3")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert.write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def exact(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert.write_bundle(tmp_path_factory.mktemp("exact"), source, precision="float32")
+
+
+@pytest.fixture(scope="module")
+def small(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert.write_bundle(tmp_path_factory.mktemp("small"), source, precision="int8")
+
+
+def random_ids(length: int, seed: int = 0) -> npt.NDArray[np.int64]:
+    return np.random.default_rng(seed).integers(0, len(tiny_bert.VOCABULARY), length)
+
+
+@pytest.mark.parametrize("length", [1, 2, 17, 256])
+def test_every_exit_equals_the_plain_forward_pass(source: Path, exact: Path, length: int) -> None:
+    ids = random_ids(length, seed=length)
+    states = Sessions(exact).run("depth_3.onnx", {"ids": ids[None]}, EXITS)
+    for state, expected in zip(states, tiny_bert.forward(source, ids), strict=True):
+        np.testing.assert_allclose(state[0], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 17, 256])
+def test_integers_keep_the_directions(source: Path, small: Path, length: int) -> None:
+    ids = random_ids(length, seed=length)
+    states = Sessions(small).run("depth_3.onnx", {"ids": ids[None]}, EXITS)
+    for state, expected in zip(states, tiny_bert.forward(source, ids), strict=True):
+        lengths = np.linalg.norm(state[0], axis=1) * np.linalg.norm(expected, axis=1)
+        assert ((state[0] * expected).sum(1) / lengths).min() > 0.99
+
+
+def test_a_shallow_graph_gives_what_the_deep_one_gives_at_its_exit(small: Path) -> None:
+    ids = random_ids(40)[None]
+    sessions = Sessions(small)
+    deep = sessions.run("depth_3.onnx", {"ids": ids}, EXITS)
+    for depth in (1, 2, 3):
+        (shallow,) = sessions.run(f"depth_{depth}.onnx", {"ids": ids}, [f"exit_{depth}"])
+        np.testing.assert_array_equal(shallow, deep[depth - 1])
+
+
+def test_a_shallow_graph_holds_its_own_layers_only(small: Path) -> None:
+    graph = onnx.load(small / "depth_1.onnx", load_external_data=False).graph
+    assert [output.name for output in graph.output] == ["exit_1"]
+    assert not any(".layer.1." in tensor.name for tensor in graph.initializer)
+
+
+def test_graphs_share_every_tensor(small: Path) -> None:
+    places: dict[str, set[str]] = {}
+    for depth in (1, 2, 3):
+        for tensor in onnx.load(small / f"depth_{depth}.onnx", load_external_data=False).graph.initializer:
+            places.setdefault(tensor.name, set()).add(str(tensor.external_data))
+    assert all(len(found) == 1 for found in places.values())
+
+
+def test_linear_weights_stay_within_seven_bits(small: Path) -> None:
+    graph = onnx.load(small / "depth_3.onnx").graph
+    tensors = {t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer if t.name.endswith(".codes")}
+    linear = [codes for name, codes in tensors.items() if name.startswith("encoder.")]
+    assert len(linear) == 4 * tiny_bert.LAYERS
+    assert all(codes.dtype == np.int8 and np.abs(codes.astype(int)).max() == 64 for codes in linear)
+
+
+def test_the_manifest_describes_what_was_written(small: Path) -> None:
+    manifest = load_manifest(small)
+    verify_files(manifest, small)
+    assert manifest.depths == (1, 2, 3)
+    assert manifest.presets["full"].dim == tiny_bert.HIDDEN
+    assert set(manifest.files) == {p.name for p in small.iterdir()} - {"manifest.json"}
+
+
+def test_converting_twice_gives_the_same_bytes(source: Path, small: Path, tmp_path: Path) -> None:
+    again = tiny_bert.write_bundle(tmp_path, source, precision="int8")
+    assert load_manifest(again).fingerprint == load_manifest(small).fingerprint
+
+
+def test_other_weights_are_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="sha256"):
+        tiny_bert.converter().main(["--weights", str(source), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
