@@ -1,14 +1,22 @@
 """Small pages for tests of the store, and a writer to run as a process of its own.
 
-    python tests/store_pages.py URI NAME BATCHES
+    python tests/store_pages.py write URI NAME BATCHES
 
 writes batches until it has done them or is killed: every second one to a document of its own, the others to
-one that all writers share. A batch replaces its whole document, and says in its revision how many pages the document then has.
+one that all writers share. A batch replaces its whole document, and says in its revision how many pages the document
+then has.
+
+    python tests/store_pages.py nursery
+
+does the same for each line "URI NAME BATCHES" of its input, in a process that is forked when LanceDB has been
+imported, and tells its number and when it has ended. So a writer costs no second of imports.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 from collections.abc import Iterable
 
 import numpy as np
@@ -40,11 +48,14 @@ def promised_pages(revision: str) -> set[int]:
     return set(range(1, int(revision.split("x")[1]) + 1))
 
 
-def main(uri: str, name: str, batches: int) -> None:
-    """Writes, telling when it begins and when it has ended."""
-    import lancedb  # noqa: F401  # imported before the clock of whoever kills this starts
+def tell(word: str) -> None:
+    """One line in one write, which those of other processes cannot interrupt."""
+    os.write(sys.stdout.fileno(), f"{word}\n".encode())
 
-    print("ready", flush=True)
+
+def write(uri: str, name: str, batches: int) -> None:
+    """Writes, telling when it begins and when it has ended."""
+    tell("ready")
     store = Store.open(uri, settings_if_new=SETTINGS)
     for batch in range(batches):
         doc_id = name if batch % 2 else "shared"
@@ -53,8 +64,28 @@ def main(uri: str, name: str, batches: int) -> None:
         metadata = {"batch": batch} | ({f"key_{batch // 10}": name} if batch % 10 == 5 else {})
         rows = document(doc_id, range(1, size + 1), revision, metadata=metadata)
         store.upsert(rows, complete={doc_id: revision})
-    print("done", flush=True)
+    tell("done")
+
+
+def nursery() -> None:
+    """Forks a writer for each line of input."""
+    # LanceDB starts afresh in a forked process, and says that this is experimental.
+    warnings.simplefilter("ignore", RuntimeWarning)
+    for line in sys.stdin:
+        uri, name, batches = line.split()
+        child = os.fork()
+        if child == 0:
+            write(uri, name, int(batches))
+            os._exit(0)
+        tell(str(child))
+        os.waitpid(child, 0)
+        tell("ended")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    import lancedb  # noqa: F401  # before the clock of whoever kills this starts
+
+    if sys.argv[1] == "nursery":
+        nursery()
+    else:
+        write(sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -19,6 +19,8 @@ from reportlab.pdfgen.canvas import Canvas
 from budgetvdr.errors import PageError, PasswordError, SourceNotFoundError, UnreadableFileError
 from budgetvdr.pdf import MAX_SIDE, PdfFile
 
+FONT = "/Resources << /Font << /F1 5 0 R >> >>"
+
 
 def raw_pdf(*objects: str) -> bytes:
     """A PDF of hand-written objects, numbered from 1; the first is the catalog."""
@@ -28,7 +30,9 @@ def raw_pdf(*objects: str) -> bytes:
         offsets.append(len(body))
         body += f"{number} 0 obj\n{text}\nendobj\n".encode("latin-1")
     table = "".join(f"{offset:010d} 00000 n \n" for offset in offsets)
-    end = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n"
+    end = (
+        f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}trailer\n<< /Size {len(objects) + 1} /Root 1 0 R >>\n"
+    )
     return body + f"{end}startxref\n{len(body)}\n%%EOF\n".encode()
 
 
@@ -37,18 +41,20 @@ def stream(text: str) -> str:
 
 
 def page_of(content: str, *, extra: str = "", size: Sequence[float] = (0, 0, 612, 792), catalog: str = "") -> bytes:
-    """One page with Helvetica as /F1; objects from number 6 on may be appended through `extra` only by reference."""
+    """One page with Helvetica as /F1. extra, catalog: further entries of the page and of the catalog."""
     box = " ".join(map(str, size))
     return raw_pdf(
         f"<< /Type /Catalog /Pages 2 0 R {catalog} >>",
         "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        f"<< /Type /Page /Parent 2 0 R /MediaBox [{box}] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> {extra} >>",
+        f"<< /Type /Page /Parent 2 0 R /MediaBox [{box}] /Contents 4 0 R {FONT} {extra} >>",
         stream(content),
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
     )
 
 
-def reportlab_pdf(draw: object = None, *, size: tuple[float, float] = letter, pages: int = 1, **options: object) -> bytes:
+def reportlab_pdf(
+    draw: object = None, *, size: tuple[float, float] = letter, pages: int = 1, **options: object
+) -> bytes:
     target = io.BytesIO()
     canvas = Canvas(target, pagesize=size, **options)
     for number in range(1, pages + 1):
@@ -117,7 +123,7 @@ class TestWords:
         data = raw_pdf(
             "<< /Type /Catalog /Pages 2 0 R >>",
             "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-            "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>",
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R {FONT} >>",
             stream("BT /F1 12 Tf 72 700 Td (eABient CC) Tj ET"),
             "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /ToUnicode 6 0 R >>",
             stream(to_unicode),
@@ -149,14 +155,19 @@ class TestForms:
 
     def test_values_are_drawn(self) -> None:
         picture = PdfFile(reportlab_pdf(self.form)).render(1, 1000)
-        field = picture.crop((round(165 / 612 * picture.width), 102, round(350 / 612 * picture.width), 126)).convert("L")
+        field = picture.crop((round(165 / 612 * picture.width), 102, round(350 / 612 * picture.width), 126)).convert(
+            "L"
+        )
         assert np.asarray(field).min() < 100
 
     def test_typed_comments_are_read_and_hidden_ones_not(self) -> None:
         def note(text: str, flags: int) -> str:
-            return f"<< /Type /Annot /Subtype /FreeText /Rect [100 500 300 520] /Contents ({text}) /F {flags} /DA (/Helv 9 Tf) >>"
+            place = "/Rect [100 500 300 520] /DA (/Helv 9 Tf)"
+            return f"<< /Type /Annot /Subtype /FreeText {place} /Contents ({text}) /F {flags} >>"
 
-        data = page_of("BT /F1 12 Tf 72 700 Td (Body) Tj ET", extra=f"/Annots [{note('checked by Ada', 4)} {note('hidden', 2)}]")
+        data = page_of(
+            "BT /F1 12 Tf 72 700 Td (Body) Tj ET", extra=f"/Annots [{note('checked by Ada', 4)} {note('hidden', 2)}]"
+        )
         assert PdfFile(data).words(1).texts == ("Body", "checked", "by", "Ada")
 
 
@@ -318,5 +329,8 @@ class TestThreads:
     def test_files_left_open_do_not_disturb_the_end_of_the_process(self, tmp_path: Path) -> None:
         path = tmp_path / "left.pdf"
         path.write_bytes(reportlab_pdf(TestForms.form))
-        code = "import sys, pathlib; from budgetvdr.pdf import PdfFile; kept = PdfFile(pathlib.Path(sys.argv[1])); kept.words(1)"
+        code = (
+            "import sys, pathlib; from budgetvdr.pdf import PdfFile; "
+            "kept = PdfFile(pathlib.Path(sys.argv[1])); kept.words(1)"
+        )
         assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 0

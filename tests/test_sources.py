@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -42,7 +43,12 @@ def bomb_png(side: int) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
     header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+        + chunk(b"IEND", b"")
+    )
 
 
 def opened(source: Any, **options: Any) -> Document:
@@ -159,7 +165,9 @@ class TestPdf:
         assert [page.page_num for page in found] == [1, 2, 3]
 
     def test_the_placeholder_of_an_xfa_form_is_noted(self) -> None:
-        data = pdf_bytes("Please wait...").replace(b"/Type /Catalog", b"/AcroForm << /Fields [] /XFA (x) >> /Type /Catalog")
+        data = pdf_bytes("Please wait...").replace(
+            b"/Type /Catalog", b"/AcroForm << /Fields [] /XFA (x) >> /Type /Catalog"
+        )
         assert pages_of(opened(data))[0].notes == ("xfa_placeholder",)
 
 
@@ -208,6 +216,11 @@ class TestFolders:
         error = failed(path).error
         assert isinstance(error, UnreadableFileError)
         assert "neither a PDF nor a picture" in str(error)
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe.pdf")
+        assert isinstance(failed(tmp_path).error, UnreadableFileError)
 
     def test_bad_files_do_not_stop_the_others(self, folder: Path) -> None:
         (folder / "a.pdf").write_bytes(b"junk")

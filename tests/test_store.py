@@ -302,7 +302,7 @@ def test_metadata_that_cannot_be_stored_is_refused_with_the_batch(
 
 
 def test_two_types_for_one_new_key_in_a_batch_are_refused(store: Store) -> None:
-    with pytest.raises(MetadataError, match="'key' of a#2: expected str.*found int"):
+    with pytest.raises(MetadataError, match=r"'key' of a#2: expected str.*found int"):
         store.upsert([page_row("a", 1, metadata={"key": "1"}), page_row("a", 2, metadata={"key": 1})])
 
 
@@ -349,7 +349,7 @@ def test_a_snapshot_keeps_its_version_and_is_shared_until_a_write(store: Store, 
         other.upsert(document("b", [1]))
         other.delete_documents(["a"])
     assert sorted(ids(old)) == ["a#1", "a#2"]
-    assert len(list(old.scan(2, 32))[0].addresses) == 2
+    assert [len(slab.addresses) for slab in old.scan(2, 32)] == [2]
     assert ids(store.snapshot()) == ["b#1"]
 
 
@@ -464,7 +464,7 @@ def test_foreign_newer_and_damaged_tables_are_refused(tmp_path: Path) -> None:
     for name, settings_json in (("future", b'{"format_version": 99}'), ("broken", b'{"format_version": 1}')):
         schema = pa.schema([("id", pa.string())], metadata={b"budgetvdr": settings_json})
         lancedb.connect(tmp_path / name).create_table("pages", schema=schema)
-    with pytest.raises(IndexFormatError, match="format 99, newer .* upgrade"):
+    with pytest.raises(IndexFormatError, match=r"format 99, newer .* upgrade"):
         Store.open(tmp_path / "future")
     with pytest.raises(IndexFormatError, match="unreadable index settings"):
         Store.open(tmp_path / "broken")
@@ -522,7 +522,9 @@ def test_a_closed_store_says_so(store: Store) -> None:
 
 
 def test_importing_the_store_leaves_lancedb_and_the_environment_alone() -> None:
-    script = "import budgetvdr.store, sys, os; assert 'lancedb' not in sys.modules; assert 'LANCEDB_LOG' not in os.environ"
+    script = (
+        "import budgetvdr.store, sys, os; assert 'lancedb' not in sys.modules; assert 'LANCEDB_LOG' not in os.environ"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

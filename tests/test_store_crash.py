@@ -1,12 +1,13 @@
 """The index under processes that are killed, processes that write at once, and disks that refuse.
 
-BUDGETVDR_KILLS sets how many writers are killed (6 by default).
+BUDGETVDR_KILLS sets how many writers are killed (10 by default).
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -22,24 +23,42 @@ from store_pages import SETTINGS, document, page_row, promised_pages
 from budgetvdr.errors import StorageError
 from budgetvdr.store import Store
 
-KILLS = int(os.environ.get("BUDGETVDR_KILLS", "6"))
+KILLS = int(os.environ.get("BUDGETVDR_KILLS", "10"))
 
 
-def start_writer(uri: str, name: str, batches: int) -> subprocess.Popen[str]:
-    script = Path(store_pages.__file__)
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(script), uri, name, str(batches)],
-        env=environment,
+        [sys.executable, store_pages.__file__, *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
-def wait_until_ready(writer: subprocess.Popen[str]) -> None:
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "ready\n"
+@pytest.fixture
+def nursery() -> Iterator[subprocess.Popen[str]]:
+    """Forks writers; see `store_pages`."""
+    with start("nursery") as process:
+        try:
+            yield process
+        finally:
+            # Its writers are of the same process group.
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def write_and_be_killed(nursery: subprocess.Popen[str], path: Path, name: str, seconds: float) -> None:
+    assert nursery.stdin is not None
+    assert nursery.stdout is not None
+    print(path, name, 10_000, file=nursery.stdin, flush=True)
+    said = {nursery.stdout.readline().strip(), nursery.stdout.readline().strip()}
+    assert "ready" in said
+    (child,) = said - {"ready"}
+    time.sleep(seconds)
+    os.kill(int(child), signal.SIGKILL)
+    assert nursery.stdout.readline() == "ended\n"
 
 
 def check_whole_batches(store: Store) -> int:
@@ -57,15 +76,11 @@ def check_whole_batches(store: Store) -> int:
     return len(documents)
 
 
-def test_killed_writers_leave_whole_batches(tmp_path: Path) -> None:
+def test_killed_writers_leave_whole_batches(tmp_path: Path, nursery: subprocess.Popen[str]) -> None:
     path, written = tmp_path / "index", 0
     for kill in range(KILLS):
-        writer = start_writer(str(path), f"doc{kill % 4}", 10_000)
-        wait_until_ready(writer)
-        # The first is killed while it creates the index, the others somewhere in their commits.
-        time.sleep(random.uniform(0.0, 0.004 if kill == 0 else 0.3))
-        writer.kill()
-        writer.communicate()
+        # A few are killed while they create the index, the others somewhere in their commits.
+        write_and_be_killed(nursery, path, f"doc{kill % 4}", random.uniform(0.0, 0.02 if kill < 3 else 0.3))
         store = Store.open(path, settings_if_new=SETTINGS)
         written = max(written, check_whole_batches(store))
         store.upsert(document("after", [1, 2], f"after-{kill}x2"), complete={"after": f"after-{kill}x2"})
@@ -82,7 +97,7 @@ def test_killed_writers_leave_whole_batches(tmp_path: Path) -> None:
 def test_processes_that_write_at_once_lose_and_double_nothing(tmp_path: Path, scheme: str) -> None:
     uri, batches = f"{scheme}{tmp_path}/index", 40
     (tmp_path / "index").mkdir()
-    writers = [start_writer(uri, name, batches) for name in ("left", "right")]
+    writers = [start("write", uri, name, str(batches)) for name in ("left", "right")]
     for writer in writers:
         output, errors = writer.communicate(timeout=120)
         assert (writer.returncode, output.split(), errors) == (0, ["ready", "done"], "")
@@ -126,7 +141,7 @@ def test_a_full_disk_is_a_typed_error_and_harms_nothing(small_disk: Path) -> Non
     store = Store.open(small_disk / "index", settings_if_new=SETTINGS)
     store.upsert(document("a", range(1, 4), "a-0x3"))
     stored = 0
-    with pytest.raises(StorageError, match="No space left.*free space"):
+    with pytest.raises(StorageError, match=r"No space left.*free space"):
         for stored in range(1000):
             store.upsert([page_row(f"big{stored}", 1, 500, revision="x1")])
     assert stored > 2
@@ -138,7 +153,7 @@ def test_a_full_disk_is_a_typed_error_and_harms_nothing(small_disk: Path) -> Non
         store.optimize,
         lambda: Store.open(small_disk / "second", settings_if_new=SETTINGS),
     ):
-        with pytest.raises(StorageError, match="No space left|os error 28|Errno 28"):
+        with pytest.raises(StorageError, match=r"No space left|os error 28|Errno 28"):
             write()
         with Store.open(small_disk / "index", read_only=True) as again:
             assert again.snapshot().page_count() == 3 + stored

@@ -63,7 +63,7 @@ def found(snapshot: Snapshot, where: Where | None) -> list[int]:
         ({"id": "doc#4"}, [4]),
         ("year >= 2020 AND Lang = 'de'", [2]),
         ("lang = 'de'", [2]),  # bare names match whatever their case
-        ('"Lang" = \'de\'', [2]),
+        ("\"Lang\" = 'de'", [2]),
         ("`Lang` = 'de'", [2]),
         ("year = 2019 OR year = 2022 -- or so", [1, 4]),
         ("array_has(notes, 'odd')", [2, 3, 4, 5]),
@@ -116,7 +116,7 @@ def test_wrong_filters_say_what_is_wrong(snapshot: Snapshot, where: Where, messa
     [
         ("year >", "parsing"),
         ("nope = 1", "nope.*Known columns: id, .*Lang"),
-        ("Lang = \"de\"", "No field named de"),
+        ('Lang = "de"', "No field named de"),
         ("year = 2020; drop table pages", "parsing"),
         ("year = 2020 limit 1", "parsing"),
         ("year", "boolean"),

@@ -9,11 +9,11 @@ from reportlab.lib.pagesizes import letter
 from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen.canvas import Canvas
 
-from budgetvdr.ink import Ink, is_blank
+from budgetvdr.textlayer.ink import Ink, is_blank
 from budgetvdr.pages import Words
 from budgetvdr.pdf import PdfFile
 from budgetvdr.textlayer import clean, judge, unsupported_script
-from budgetvdr.words import insert_values, words_from_chars
+from budgetvdr.textlayer.words import insert_values, words_from_chars
 
 SENTENCE = "the quarterly report lists every capital project above the threshold that the board has set"
 
@@ -116,7 +116,10 @@ class TestWords:
         assert joined("we re\x02", "quire it", cut="\x02") == "we require it"
 
     def test_keeps_the_hyphen_of_two_words_the_page_has_by_themselves(self) -> None:
-        assert joined("a network in use", "for in\x02", "network care", cut="\x02") == "a network in use for in-network care"
+        assert (
+            joined("a network in use", "for in\x02", "network care", cut="\x02")
+            == "a network in use for in-network care"
+        )
 
     def test_the_whole_word_elsewhere_on_the_page_decides(self) -> None:
         assert joined("in to into", "in\x02", "to it", cut="\x02") == "in to into into it"
@@ -125,6 +128,10 @@ class TestWords:
         assert joined("the post-", "War era") == "the post- War era"
         assert joined("state\x02", "of-the\x02", "art", cut="\x02") == "state-of-the-art"
         assert joined("Saint\x02", "Germain", cut="\x02") == "Saint-Germain"
+
+    def test_second_parts_are_not_taken_for_words_of_the_page(self) -> None:
+        assert joined("complex with complex\x02", "ities here", cut="\x02") == "complex with complexities here"
+        assert joined("AB\x02", "STRACTION", cut="\x02") == "ABSTRACTION"
 
     def test_a_joined_word_has_the_box_of_its_longer_part(self) -> None:
         words = words_from_chars(*chars("ab\x02", "cdefg", cut="\x02"))
@@ -180,7 +187,10 @@ class TestWords:
 
     def test_form_values_on_a_page_without_words(self) -> None:
         empty = Words((), np.zeros((0, 4), np.float32))
-        assert insert_values(empty, ["only this"], np.array([(0.1, 0.1, 0.4, 0.2)], np.float32)).texts == ("only", "this")
+        assert insert_values(empty, ["only this"], np.array([(0.1, 0.1, 0.4, 0.2)], np.float32)).texts == (
+            "only",
+            "this",
+        )
 
 
 class TestInk:
@@ -227,7 +237,9 @@ class TestBlank:
         rng = np.random.default_rng(1)
 
         def dust(pen: ImageDraw.ImageDraw) -> None:
-            for x, y, size in zip(rng.integers(0, 618, 300), rng.integers(0, 800, 300), rng.integers(1, 4, 300), strict=True):
+            for x, y, size in zip(
+                rng.integers(0, 618, 300), rng.integers(0, 800, 300), rng.integers(1, 4, 300), strict=True
+            ):
                 pen.ellipse([x, y, x + size, y + size], fill=60)
 
         assert is_blank(page(dust, paper=235))
@@ -294,12 +306,13 @@ class TestJudge:
         coded = tuple("".join(chr(0xE000 + ord(letter_)) for letter_ in text) for text in layer.texts)
         assert judge(Words(coded, layer.boxes), text_page(20)).reason == "private_use"
 
-    def test_a_few_private_use_characters_are_left_out_and_noted(self) -> None:
+    @pytest.mark.parametrize(("signs", "notes"), [(1, ()), (60, ("private_use",))])
+    def test_some_private_use_characters_are_left_out_and_many_noted(self, signs: int, notes: tuple[str, ...]) -> None:
         layer = layer_of(20)
-        texts = ("\ue001", layer.texts[1] + "\ue002", *layer.texts[2:])
+        texts = ("\ue001" * signs, layer.texts[1] + "\ue002", *layer.texts[2:])
         verdict = judge(Words(texts, layer.boxes), text_page(20))
         assert verdict.sound
-        assert verdict.notes == ("private_use",)
+        assert verdict.notes == notes
         assert verdict.words.texts == layer.texts[1:]
         np.testing.assert_array_equal(verdict.words.boxes, layer.boxes[1:])
 
@@ -310,7 +323,14 @@ class TestJudge:
 
     def test_program_text_part_numbers_and_addresses_are_not_garbled(self) -> None:
         layer = layer_of(20)
-        mixed = (*SENTENCE.split(), "fact_1", "A-403", "https://example.org/a/b?c=1&d=2", "Verify(\"x\")", "1,526.30") * 20
+        mixed = (
+            *SENTENCE.split(),
+            "fact_1",
+            "A-403",
+            "https://example.org/a/b?c=1&d=2",
+            'Verify("x")',
+            "1,526.30",
+        ) * 20
         assert judge(Words(mixed[: len(layer)], layer.boxes), text_page(20)).sound
 
     def test_doubled_letters_that_cannot_be_repaired(self) -> None:

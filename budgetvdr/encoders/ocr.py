@@ -10,53 +10,42 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
-from budgetvdr.encoders.letters import letter_height
+from budgetvdr.encoders.letters import letter_heights
+from budgetvdr.encoders.lines import Line, Points, level_boxes, sides, split, words_of
 from budgetvdr.encoders.reading_order import reading_order
 from budgetvdr.errors import MissingExtraError
 from budgetvdr.pages import Render, Words
-from budgetvdr.pictures import upright_rgb
+from budgetvdr.sources.pictures import upright_rgb
 
 LONGEST_SIDE = 1650
 """Pixels of the longer side to read a page at: 150 dpi for a letter page. Enough where letters are 10 points high."""
 LARGEST_SIDE = 4000
 """Pixels of the longer side of the largest picture that is read; larger ones are reduced."""
 
-Points = npt.NDArray[np.float32]
-
 # Pixels. Recognition fails on small letters below the first; detection needs no more than the second (75 dpi for
 # print of 11 points) and works on sides that are multiples of the third.
 _READABLE, _DETECTABLE, _STEP = 8.0, 6.0, 32
-_DETECTION_SIDES, _DETECTION_DEFAULT, _DETECTION_AREA = (640, 2560), 960, 4_000_000
+_FEW_LETTERS, _PAGE_OF_LETTERS = 30, 600
+_DETECTION_SIDES, _DETECTION_DEFAULT, _DETECTION_AREA = (640, 2560), 960, 3_000_000
+# Detection takes 0.25 GB a million pixels while it runs: pages larger than this are searched one at a time.
+_LARGE_AREA = 1_500_000
 _LINE_HEIGHT, _MAX_LINE_WIDTH = 48, 3200
 # A line is read at 0.85 of its width, and again at its full width where the first reading is not sure: 13 % less time
 # on small print, 15 % on ordinary pages, for 0.007 and 0.001 of the words.
 _NARROW, _SURE = 0.85, 0.95
-# Means over the letters of a line and of a word. See tests/bench/bench_ocr.py.
-_MIN_LINE, _MIN_WORD = 0.6, 0.5
+# Of a line. Of the lines of a good scan 1 % are below, of handwriting none, of scripts the model cannot read 80 %.
+_MIN_CONFIDENCE = 0.7
 # Below this, the lines that were tried are read the other way round too.
 _RIGHT_WAY_UP, _PROBES = 0.85, 5
-# Letters further apart than this many columns (8 pixels each) of the recogniser have a gap between them.
-_GAP = 5
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Line:
-    """One line as read. corners: (4, 2) pixels, clockwise from where reading begins. spans: (n, 2) of its length."""
-
-    corners: Points
-    texts: tuple[str, ...]
-    spans: npt.NDArray[np.float32]
-    confidence: float
 
 
 class OcrReader:
@@ -71,6 +60,7 @@ class OcrReader:
         self._models = _model_files()
         self._threads = threads
         self._lock = threading.Lock()
+        self._large = threading.Lock()
         self._opened: tuple[Any, Any] | None = None
 
     def read(self, picture: Image.Image) -> Words:
@@ -90,29 +80,30 @@ class OcrReader:
         if not len(quads):
             return Words((), np.zeros((0, 4), np.float32))
         lines, order = self._read_lines(rgb, quads)
-        return _words([lines[index] for index in order if lines[index].confidence >= _MIN_LINE], rgb.size)
+        return words_of([lines[index] for index in order if lines[index].confidence >= _MIN_CONFIDENCE], rgb.size)
 
     def picture(self, render: Render) -> Image.Image:
         """Draws a page large enough to be read: at LONGEST_SIDE, or up to LARGEST_SIDE where its letters are small."""
         picture = render(LONGEST_SIDE)
-        height = letter_height(np.asarray(picture.convert("L")))
-        if height is None or height >= _READABLE:
-            return picture
-        return render(LARGEST_SIDE)
+        heights = letter_heights(np.asarray(picture.convert("L")))
+        # A photograph has some hundred small shapes, too.
+        small = len(heights) >= _PAGE_OF_LETTERS and np.percentile(heights, 25) < _READABLE
+        return render(LARGEST_SIDE) if small else picture
 
     def _detect(self, rgb: Image.Image) -> Points:
         """(n, 4, 2) corners of lines in pixels, clockwise from the top left."""
         size = _detection_size(rgb)
         # rapidocr takes arrays as BGR.
         small = np.asarray(rgb.resize(size, Image.Resampling.BOX))[:, :, ::-1]
-        found = self._engines[0](np.ascontiguousarray(small)).boxes
+        with self._large if size[0] * size[1] > _LARGE_AREA else nullcontext():
+            found = self._engines[0](np.ascontiguousarray(small)).boxes
         if found is None:
             return np.zeros((0, 4, 2), np.float32)
         return np.asarray(found, np.float32) * np.array([rgb.width / size[0], rgb.height / size[1]], np.float32)
 
-    def _read_lines(self, rgb: Image.Image, quads: Points) -> tuple[list[_Line], Sequence[int]]:
+    def _read_lines(self, rgb: Image.Image, quads: Points) -> tuple[list[Line], Sequence[int]]:
         """Every line as read, and the order of them."""
-        width, height = _sides(quads)
+        width, height = sides(quads)
         # Longer than a letter, so that a lone "1" is not taken for a line that runs downwards.
         shortest = 2.5 * np.median(np.minimum(width, height))
         wide, tall = width > np.maximum(1.5 * height, shortest), height > np.maximum(1.5 * width, shortest)
@@ -122,7 +113,7 @@ class OcrReader:
             along = ~across
 
         @cache
-        def line(index: int, turn: int) -> _Line:
+        def line(index: int, turn: int) -> Line:
             return self._recognise(rgb, np.roll(quads[index], turn, axis=0))
 
         longest = np.argsort(-np.maximum(width, height) * along)[: min(_PROBES, int(along.sum()))]
@@ -133,11 +124,11 @@ class OcrReader:
             if across[index]:
                 turn = _best_turn(line, [index], ((page_turn + 1) % 4, (page_turn + 3) % 4))
             lines.append(line(index, turn))
-        return lines, reading_order(_upright_boxes(lines, along)).tolist()
+        return lines, reading_order(level_boxes(lines, along)).tolist()
 
-    def _recognise(self, rgb: Image.Image, corners: Points) -> _Line:
+    def _recognise(self, rgb: Image.Image, corners: Points) -> Line:
         """Reads one line, from its first corner towards its second."""
-        width, height = (max(1, round(float(side))) for side in _sides(corners))
+        width, height = (max(1, round(float(side))) for side in sides(corners))
         # Pillow wants the corners of the source anticlockwise.
         source = corners[[0, 3, 2, 1]].ravel().tolist()
         crop = rgb.transform((width, height), Image.Transform.QUAD, source, Image.Resampling.BICUBIC)
@@ -147,13 +138,13 @@ class OcrReader:
             line = max(line, self._recognise_at(crop, full, corners), key=lambda read: read.confidence)
         return line
 
-    def _recognise_at(self, crop: Image.Image, width: int, corners: Points) -> _Line:
+    def _recognise_at(self, crop: Image.Image, width: int, corners: Points) -> Line:
         resized = np.asarray(crop.resize((width, _LINE_HEIGHT), Image.Resampling.BICUBIC))[:, :, ::-1]
         found = self._engines[1](np.ascontiguousarray(resized))
         info = found.word_results[0]
         columns = np.array([column for word in info.word_cols for column in word], np.float32)
-        texts, spans = _split(found.txts[0], columns, info.confs, info.line_txt_len)
-        return _Line(corners, texts, spans, float(found.scores[0]))
+        texts, spans = split(found.txts[0], columns, info.confs, info.line_txt_len)
+        return Line(corners, texts, spans, float(found.scores[0]))
 
     @property
     def _engines(self) -> tuple[Any, Any]:
@@ -165,16 +156,20 @@ class OcrReader:
 
 def _model_files() -> tuple[Path, Path]:
     """Detection and recognition model inside the installed rapidocr, without importing it."""
+    for module, extra in (("rapidocr", "ocr"), ("onnxruntime", "cpu")):
+        if importlib.util.find_spec(module) is None:
+            raise MissingExtraError(
+                f'reading pictures needs {module}, which is not installed: pip install "budgetvdr[{extra}]"'
+            )
     spec = importlib.util.find_spec("rapidocr")
-    folder = Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-    found = [next(iter(folder.glob(f"models/*_{role}_*.onnx")), None) for role in ("det", "rec")] if folder else []
-    detection, recognition = found if folder else (None, None)
-    if detection is None or recognition is None:
-        where = f"no models in {folder}" if folder else "rapidocr is not installed"
+    folders = [Path(folder) / "models" for folder in (spec and spec.submodule_search_locations) or []]
+    found = [[file for folder in folders for file in folder.glob(f"*_{role}_*.onnx")] for role in ("det", "rec")]
+    if not all(found):
         raise MissingExtraError(
-            f'reading pictures needs rapidocr and its models ({where}): pip install "budgetvdr[ocr]"'
+            "reading pictures needs the models in rapidocr: expected *_det_*.onnx and *_rec_*.onnx in "
+            f"{[str(folder) for folder in folders]}, where 3.10 has them: pip install --force-reinstall rapidocr==3.10.0"
         )
-    return detection, recognition
+    return found[0][0], found[1][0]
 
 
 def _open(detection: Path, recognition: Path, threads: int) -> tuple[Any, Any]:
@@ -212,77 +207,21 @@ def _open(detection: Path, recognition: Path, threads: int) -> tuple[Any, Any]:
 
 def _detection_size(rgb: Image.Image) -> tuple[int, int]:
     """(width, height) at which letters are just high enough to be found."""
-    letters = letter_height(np.asarray(rgb.convert("L")))
+    heights = letter_heights(np.asarray(rgb.convert("L")))
     longest = max(rgb.size)
-    side = _DETECTION_DEFAULT if letters is None else longest * min(1.0, _DETECTABLE / letters)
+    side: float = _DETECTION_DEFAULT
+    if len(heights) >= _FEW_LETTERS:
+        side = longest * min(1.0, _DETECTABLE / float(np.percentile(heights, 25)))
     side = float(np.clip(side, *_DETECTION_SIDES))
     scale = min(side / longest, (_DETECTION_AREA / (rgb.width * rgb.height)) ** 0.5)
     width, height = (max(_STEP, round(length * scale / _STEP) * _STEP) for length in rgb.size)
     return width, height
 
 
-def _sides(corners: Points) -> npt.NDArray[np.float32]:
-    """Width and height of (..., 4, 2) corners."""
-    top, right, bottom, left = (
-        np.linalg.norm(np.roll(corners, -1, axis=-2)[..., side, :] - corners[..., side, :], axis=-1)
-        for side in range(4)
-    )
-    return np.stack([np.maximum(top, bottom), np.maximum(left, right)])
-
-
-def _best_turn(line: Callable[[int, int], _Line], indices: Sequence[int], turns: tuple[int, int]) -> int:
+def _best_turn(line: Callable[[int, int], Line], indices: Sequence[int], turns: tuple[int, int]) -> int:
     """The turn, in quarters, by which these lines read better; the first one where it reads well."""
     sure = [float(np.mean([line(index, turns[0]).confidence for index in indices]))]
     if sure[0] >= _RIGHT_WAY_UP:
         return turns[0]
     sure.append(float(np.mean([line(index, turns[1]).confidence for index in indices])))
     return turns[int(np.argmax(sure))]
-
-
-def _upright_boxes(lines: Sequence[_Line], along: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
-    """(n, 4) boxes of lines on the page turned so that the lines that run along it are level."""
-    corners = np.stack([line.corners for line in lines])
-    x, y = (corners[along, 1] - corners[along, 0]).sum(axis=0)
-    cos, sin = np.array([x, y]) / max(float(np.hypot(x, y)), 1e-6)
-    level = corners @ np.array([[cos, -sin], [sin, cos]], np.float32)
-    return np.concatenate([level.min(axis=1), level.max(axis=1)], axis=1)
-
-
-def _split(
-    text: str, columns: npt.NDArray[np.float32], confidences: Sequence[float], length: float
-) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
-    """Words of a line that the model is sure of, and the (n, 2) part of its length each takes up.
-
-    columns: where each letter that is no space was seen, of `length` columns. confidences: of every letter.
-    """
-    letters = np.array([index for index, letter in enumerate(text) if not letter.isspace()], np.intp)
-    if not len(letters):
-        return (), np.zeros((0, 2), np.float32)
-    steps = np.diff(columns)
-    parted = (np.diff(letters) > 1) | (steps > _GAP)
-    pitch = float(np.median(steps[~parted])) if (~parted).any() else 2.0
-    firsts = np.concatenate([[0], np.flatnonzero(parted) + 1])
-    lasts = np.concatenate([firsts[1:], [len(letters)]]) - 1
-    between = (columns[firsts[1:]] + columns[lasts[:-1]]) / 2
-    starts = np.maximum(columns[firsts] - pitch / 2, np.concatenate([[0], between]))
-    ends = np.minimum(columns[lasts] + pitch / 2, np.concatenate([between, [length]]))
-    texts, spans = [], []
-    for first, last, start, end in zip(letters[firsts], letters[lasts], starts, ends, strict=True):
-        if np.mean(confidences[first : last + 1]) >= _MIN_WORD:
-            texts.append(text[first : last + 1])
-            spans.append((start / length, end / length))
-    return tuple(texts), np.array(spans, np.float32).reshape(-1, 2)
-
-
-def _words(lines: Iterable[_Line], size: tuple[int, int]) -> Words:
-    """The words of lines in their order, with upright boxes in fractions of the picture."""
-    texts: list[str] = []
-    boxes = [np.zeros((0, 4), np.float32)]
-    for line in lines:
-        texts += line.texts
-        # From the first corner to the second above the letters, from the fourth to the third below them.
-        start, towards = line.corners[[0, 3]], line.corners[[1, 2]] - line.corners[[0, 3]]
-        corners = start[None, None] + line.spans[:, :, None, None] * towards[None, None]
-        corners = corners.reshape(-1, 4, 2) / np.array(size, np.float32)
-        boxes.append(np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1))
-    return Words(tuple(texts), np.clip(np.concatenate(boxes), 0, 1).astype(np.float32))

@@ -13,9 +13,9 @@ from PIL import Image
 
 from budgetvdr.encoders.ocr import OcrReader
 from budgetvdr.errors import MissingExtraError, PageError
-from budgetvdr.ink import LONGEST_SIDE, is_blank
+from budgetvdr.textlayer.ink import LONGEST_SIDE, is_blank
 from budgetvdr.pages import Boxes, Page, Render, Words
-from budgetvdr.pictures import upright_rgb
+from budgetvdr.sources.pictures import upright_rgb
 from budgetvdr.textlayer import judge, unsupported_script
 
 _NOTHING = Words((), np.zeros((0, 4), np.float32))

@@ -87,3 +87,9 @@ def lock(folder: Path | None) -> Iterator[None]:
         raise StorageError(
             f"{folder} is being written by another process for more than {LOCK_SECONDS} s; try again when it has ended"
         ) from error
+
+
+def sweep(folder: Path) -> None:
+    """Removes files that killed writers had begun and LanceDB does not clean up. Only for the holder of the lock."""
+    for file in (folder / f"{TABLE}.lance").rglob(".tmp*"):
+        file.unlink(missing_ok=True)

@@ -184,10 +184,11 @@ class Store:
 
         def write(table: LanceTable) -> OptimizeReport:
             bytes_before, fragments_before = self.bytes_on_disk(), _fragments(table)
-            # LanceDB warns about 0, which here is an explicit wish. Unfinished writes of others cannot be in progress
-            # while the lock is held.
+            # LanceDB warns about 0, which here is an explicit wish. While the lock is held, what looks unfinished is.
             oldest = max(keep, timedelta(milliseconds=1))
             table.optimize(cleanup_older_than=oldest, delete_unverified=self._folder is not None)
+            if self._folder is not None:
+                place.sweep(self._folder)
             return OptimizeReport(bytes_before, self.bytes_on_disk(), fragments_before, _fragments(table))
 
         return self._commit("optimize", write)

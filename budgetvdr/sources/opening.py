@@ -14,10 +14,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from budgetvdr.errors import SourceError, SourceNotFoundError, UnreadableFileError
-from budgetvdr.files import FoundFile, doc_id_of, find_files
+from budgetvdr.sources.files import FoundFile, doc_id_of, find_files
 from budgetvdr.pages import Page
-from budgetvdr.pdf import PdfFile
-from budgetvdr.pictures import PictureFile, from_array, upright_rgb
+from budgetvdr.pdf.file import PdfFile
+from budgetvdr.sources.pictures import PictureFile, from_array, upright_rgb
 
 Source = str | Path | bytes | Image.Image | npt.NDArray[Any] | Page
 
@@ -85,6 +85,9 @@ def open_item(item: Item, password: str | None, doc_id: str = "") -> Content | F
 
 def open_file(path: Path, password: str | None) -> PdfFile | PictureFile:
     """Opens a file by what it holds, not by its suffix. Raises SourceError where it cannot be opened."""
+    if path.exists() and not path.is_file():
+        # Opening a pipe would wait for somebody to write into it.
+        raise UnreadableFileError(f"{path} is neither a file nor a folder")
     try:
         with path.open("rb") as stream:
             head = stream.read(1024)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from budgetvdr.errors import SourceError, SourceNotFoundError, UnreadableFileError
-from budgetvdr.pictures import SUFFIXES
+from budgetvdr.sources.pictures import SUFFIXES
 
 _READABLE = SUFFIXES | {".pdf"}
 _WANTED = "PDFs or pictures (" + ", ".join(sorted(_READABLE)) + ")"

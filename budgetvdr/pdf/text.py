@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.textlayer.columns import column_order
 from budgetvdr.pages import Boxes, Words
-from budgetvdr.pdfium import c, utf16
-from budgetvdr.words import insert_values, words_from_chars
+from budgetvdr.pdf.pdfium import c, utf16
+from budgetvdr.textlayer.words import insert_values, words_from_chars
 
 
 def page_words(page: Any, form: Any) -> Words:
@@ -21,6 +22,9 @@ def page_words(page: Any, form: Any) -> Words:
     values, value_boxes = _values(page, form)
     place = _Placement(page)
     words = words_from_chars(codes, place(char_boxes), hyphens)
+    order = column_order(words.boxes, place.aspect)
+    if order is not None:
+        words = Words(tuple(words.texts[i] for i in order), words.boxes[order])
     return insert_values(words, values, place(value_boxes)) if values else words
 
 
@@ -33,6 +37,7 @@ class _Placement:
         self.origin = np.array([box.left, box.bottom], dtype=np.float32)
         self.extent = np.array([box.right - box.left, box.top - box.bottom], dtype=np.float32)
         self.quarter_turns = int(c.FPDFPage_GetRotation(page)) % 4
+        self.aspect = float(c.FPDF_GetPageWidthF(page) / c.FPDF_GetPageHeightF(page))
 
     def __call__(self, boxes: npt.NDArray[np.float32]) -> Boxes:
         """boxes: (n, 4) as PDFium has them, left, top, right, bottom."""

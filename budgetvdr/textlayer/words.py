@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from budgetvdr.pages import Boxes, Words
-from budgetvdr.textlayer import clean
+from budgetvdr.textlayer.judge import clean
 
 _SPACES = np.array(
     [0x09, 0x0A, 0x0D, 0x20, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], np.uint32
@@ -110,7 +110,9 @@ def _drawn_twice(codes: npt.NDArray[np.uint32], boxes: Boxes) -> npt.NDArray[np.
 
 def _joined(texts: list[str], boxes: Boxes, lines: npt.NDArray[np.int64]) -> tuple[list[str], npt.NDArray[np.float32]]:
     """Puts words together that a hyphen cuts at a line end."""
-    known = {text.strip(".,;:()[]\"'\u201c\u201d\u2018\u2019").lower() for text in texts}
+    # Second parts of cut words are no words the page has by themselves.
+    single = [text for before, text in zip(["", *texts], texts, strict=False) if not before.endswith(_HYPHENS)]
+    known = {text.strip(".,;:()[]\"'\u201c\u201d\u2018\u2019").lower() for text in single}
     whole: list[str] = []
     rows: list[int] = []
     longest = 0
@@ -130,13 +132,14 @@ def _joined(texts: list[str], boxes: Boxes, lines: npt.NDArray[np.int64]) -> tup
 def _join(left: str, right: str, known: set[str]) -> str:
     """One word of two parts; a hyphen stays where it belongs to the word ("in-network") and goes where it does not.
 
-    It stays before capitals and digits, in chains, and between two words that the page also has by themselves. The
-    page is asked first for the word as a whole.
+    It stays before digits and capitals (unless all are), in chains, and between two words that the page also has by
+    themselves. The page is asked first for the word as a whole.
     """
     head, tail = left.lstrip("([\"'\u201c\u2018").lower(), right.rstrip(".,;:)]\"'\u201d\u2019" + _CUT).lower()
     if head + tail in known:
         return left + right
-    compound = not right[:1].islower() or not left[-1:].isalpha() or "-" in left or "-" in tail
+    capital = not right[:1].islower() and not (left.isupper() and right[:2].isupper())
+    compound = capital or not left[-1:].isalpha() or "-" in left or "-" in tail
     if compound or f"{head}-{tail}" in known or (len(head) > 1 and head in known and tail in known):
         return f"{left}-{right}"
     return left + right

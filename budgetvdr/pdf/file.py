@@ -13,8 +13,8 @@ from PIL import Image
 
 from budgetvdr.errors import PageError, PasswordError, SourceNotFoundError, UnreadableFileError
 from budgetvdr.pages import Words
-from budgetvdr.pdfium import alone, c, shut, shut_when_possible, utf16
-from budgetvdr.pdftext import page_words
+from budgetvdr.pdf.pdfium import alone, c, shut, shut_when_possible, utf16
+from budgetvdr.pdf.text import page_words
 
 MAX_SIDE = 4096
 """Longest side of any picture, in pixels; a square one then has 16.8 million of them, 67 MB while it is drawn."""

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from budgetvdr.ink import Ink
+from budgetvdr.textlayer.ink import Ink
 from budgetvdr.pages import Words
 
 Reason = Literal["", "none", "too_little", "private_use", "garbled", "doubled", "misplaced"]
@@ -45,16 +45,18 @@ _EDGES = re.compile(r"^[\W_]+|[\W_]+$")
 # Of the characters that are no white space. Sound pages reach 3 % (formulas, bullets of odd fonts), a Thai page with
 # symbols in the private use area 6 %; where the font has no usable map it is 36 % and more.
 _UNREADABLE_SHARE = 0.1
+# A bullet here and there is nothing to tell anybody.
+_NOTED_SHARE = 0.01
 # Of the words with Latin letters. Sound pages reach 13 % (a block diagram), listings 5 %; OCR of handwriting has 37 %.
 _GARBLED_SHARE = 0.25
 # English has no word of four or more letters made of pairs, beyond an occasional name.
 _DOUBLED_SHARE = 0.3
 # Of the words. Sound layers have 92 % and more of them on ink, an invisible layer of metadata over a scan 28 %.
 _SUPPORTED_SHARE = 0.5
-# Of the page, in cells that look like text. With less than 2 % outside the layer there is a logo or a short label to
-# win by OCR; and what lies outside must be more than the layer has by half, which photographs beside text are not.
+# Of the page, in cells that look like text. Less than 1 % outside the layer is a logo or a short label, not worth
+# OCR; and what lies outside must be more than the layer has by half, which photographs beside text are not.
 # Keeping only the last ten words of 333 sound pages, this catches 332.
-_OUTSIDE_SHARE, _OUTSIDE_RATIO = 0.02, 1.5
+_OUTSIDE_SHARE, _OUTSIDE_RATIO = 0.01, 1.5
 # Non-Latin letters beyond this share are no formula in a Latin text any more.
 _OTHER_SCRIPT_SHARE = 0.3
 
@@ -68,7 +70,7 @@ class Verdict:
         characters stand for nothing known. "garbled": the words are no words, as from OCR of handwriting. "doubled":
         every letter is there twice. "misplaced": the words lie where the page shows nothing.
     notes: what a person should know of a sound layer: "picture_empty" (the picture shows nothing where the words
-        are, for want of a font), "private_use" (some characters stand for nothing known and were left out).
+        are, for want of a font), "private_use" (more than 1 % of the characters stand for nothing known).
     words: the words of a sound layer, without characters that stand for nothing known.
     """
 
@@ -116,8 +118,8 @@ def judge(words: Words | None, picture: Image.Image) -> Verdict:
     inside, outside = ink.covered(words.boxes)
     if outside > max(_OUTSIDE_SHARE, _OUTSIDE_RATIO * inside):
         return Verdict("too_little", words)
-    readable = _readable(words)
-    if readable is not words:
+    readable, lost = _readable(words)
+    if lost > _NOTED_SHARE:
         notes.append("private_use")
     return Verdict("", readable, tuple(notes))
 
@@ -154,10 +156,12 @@ def _unreadable(letter: str) -> bool:
     return letter == "\ufffd" or unicodedata.category(letter) in _UNREADABLE_CATEGORIES
 
 
-def _readable(words: Words) -> Words:
-    """The same object where every character stands for something."""
-    if all(text.isascii() for text in words.texts) or not any(map(_unreadable, "".join(words.texts))):
-        return words
-    texts = ["".join(letter for letter in text if not _unreadable(letter)) for text in words.texts]
-    left = [i for i, text in enumerate(texts) if text]
-    return Words(tuple(texts[i] for i in left), words.boxes[left])
+def _readable(words: Words) -> tuple[Words, float]:
+    """The words without unreadable characters, and the share of characters that these were."""
+    text = "".join(words.texts)
+    lost = 0 if text.isascii() else sum(map(_unreadable, text))
+    if not lost:
+        return words, 0.0
+    texts = ["".join(letter for letter in word if not _unreadable(letter)) for word in words.texts]
+    left = [i for i, word in enumerate(texts) if word]
+    return Words(tuple(texts[i] for i in left), words.boxes[left]), lost / len(text)
