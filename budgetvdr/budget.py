@@ -52,7 +52,8 @@ def plan(
     if isinstance(budget, str):
         if budget not in presets:
             raise BudgetError(
-                f"unknown budget {budget!r}: expected one of {', '.join(map(repr, presets))}, or Budget(depth=..., dim=...)"
+                f"unknown budget {budget!r}: expected one of {', '.join(map(repr, presets))}, "
+                "or Budget(depth=..., dim=...)"
             )
         wanted = Budget(depth=presets[budget].depth, dim=presets[budget].dim)
     elif isinstance(budget, Budget):

@@ -149,6 +149,13 @@ def _check(manifest: Manifest, folder: Path) -> None:
     for what, values in (("depths", manifest.depths), ("dims", manifest.dims)):
         if not values or list(values) != sorted(set(values)) or values[0] < 1:
             raise BundleError(f"{folder}: {what} must be ascending positive numbers, found {values}")
+    for name, preset in manifest.presets.items():
+        if preset.depth not in manifest.depths or preset.dim not in manifest.dims:
+            raise BundleError(f"{folder}: preset {name!r} names a depth or dim the bundle lacks: {preset}")
+    _check_files(manifest, folder)
+
+
+def _check_files(manifest: Manifest, folder: Path) -> None:
     for role, graphs in (("page", manifest.page_graphs), ("query", manifest.query_graphs)):
         if set(graphs) != set(manifest.depths):
             raise BundleError(
@@ -157,9 +164,6 @@ def _check(manifest: Manifest, folder: Path) -> None:
         for name in graphs.values():
             if name not in manifest.files:
                 raise BundleError(f"{folder}: {role} graph {name} has no recorded hash")
-    for name, preset in manifest.presets.items():
-        if preset.depth not in manifest.depths or preset.dim not in manifest.dims:
-            raise BundleError(f"{folder}: preset {name!r} names a depth or dim the bundle lacks: {preset}")
     for name in manifest.files:
         if Path(name).name != name:
             raise BundleError(f"{folder}: file name {name!r} leaves the bundle folder")

@@ -75,8 +75,9 @@ def _add_parser(commands: _Commands) -> None:
     parser = commands.add_parser(
         "add",
         help="index PDFs and pictures",
-        description="Adds documents to an index, making it where there is none. A document is replaced when its content "
-        "has changed and left alone when it has not. What cannot be read is listed at the end; the exit status is then 1.",
+        description="Adds documents to an index, making it where there is none. A document is replaced when its "
+        "content has changed and left alone when it has not. What cannot be read is listed at the end; the exit status "
+        "is then 1.",
     )
     _index_argument(parser)
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="PDF, picture, folder or quoted glob pattern")
@@ -240,15 +241,17 @@ def _eval(arguments: argparse.Namespace) -> int:
     benchmark = load_benchmark(arguments.folder)
     if arguments.only:
         benchmark = benchmark.only(arguments.only)
-    with tempfile.TemporaryDirectory(prefix="budgetvdr-eval-") as scratch:
-        with Index.open(arguments.index or Path(scratch) / "index.bvdr") as index:
-            added = index.add_pages(benchmark.pdfs, read=arguments.read)
-            if added.failed:
-                print(added, file=sys.stderr)
-            info = index.info()
-            measured = _Measured(index, index.depths, index.dims, info.pages, info.vectors / max(info.pages, 1))
-            points: Sequence[Plan] = grid_points(measured) if arguments.grid else ()
-            report = run_benchmark(benchmark, measured, points=points)
+    with (
+        tempfile.TemporaryDirectory(prefix="budgetvdr-eval-") as scratch,
+        Index.open(arguments.index or Path(scratch) / "index.bvdr") as index,
+    ):
+        added = index.add_pages(benchmark.pdfs, read=arguments.read)
+        if added.failed:
+            print(added, file=sys.stderr)
+        info = index.info()
+        measured = _Measured(index, index.depths, index.dims, info.pages, info.vectors / max(info.pages, 1))
+        points: Sequence[Plan] = grid_points(measured) if arguments.grid else ()
+        report = run_benchmark(benchmark, measured, points=points)
     if arguments.json:
         print(json.dumps(report.as_dict()))
         return 0

@@ -42,7 +42,7 @@ class Explanation:
         return sum(match.score for match in self.matches) / len(self.matches)
 
     def overlay(self, picture: Image.Image) -> Image.Image:
-        """A copy of the page's picture with the answering regions marked as by a highlighter, the stronger the darker."""
+        """A copy of the page's picture, answering regions marked as by a highlighter, the stronger the darker."""
         marker = Image.new("RGB", picture.size, "white")
         frames = ImageDraw.Draw(marker)
         # A region that answers several tokens is drawn once, at its best score, and the best regions on top.

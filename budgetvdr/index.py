@@ -151,8 +151,8 @@ class Index:
 
         Pages whose commit is done stay, whatever happens afterwards; adding the same source again completes it.
 
-        Files and pages that cannot be read are reported and the rest goes on. Only a single source that cannot be opened
-        at all, or a folder or pattern without documents, is raised (SourceNotFoundError, UnreadableFileError,
+        Files and pages that cannot be read are reported and the rest goes on. Only a single source that cannot be
+        opened at all, or a folder or pattern without documents, is raised (SourceNotFoundError, UnreadableFileError,
         PasswordError, SourceError). Raises also MetadataError, StorageError, and ReadOnlyError.
         """
         if self._read_only:
@@ -272,7 +272,7 @@ class Index:
         start = perf_counter()
         query = query_at(self._encoder, text, point.depth, point.dim)
         encoded = perf_counter()
-        ranking = self._searcher.rank(snapshot, query.vectors, point, k, condition)
+        ranking = self._searcher.rank(snapshot, query.vectors, point, k=k, where=condition)
         facts = snapshot.facts(ranking.addresses)
         spent = _spent(point, ranking, encode_ms=(encoded - start) * 1e3, ms=(perf_counter() - start) * 1e3)
         return [
@@ -313,13 +313,14 @@ def _threads(threads: int | None) -> int:
 def _check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, depths_given: bool) -> None:
     if stored.fingerprint != asked.fingerprint:
         raise IndexMismatchError(
-            f"{path} was made with {stored.encoder_name} ({stored.fingerprint}), and its vectors cannot be compared with "
-            f"those of {asked.encoder_name} ({asked.fingerprint}); open it with encoder= set to that bundle, or make a "
-            "new index"
+            f"{path} was made with {stored.encoder_name} ({stored.fingerprint}), and its vectors cannot be compared "
+            f"with those of {asked.encoder_name} ({asked.fingerprint}); open it with encoder= set to that bundle, or "
+            "make a new index"
         )
     if depths_given and stored.depths != asked.depths:
         raise IndexMismatchError(
-            f"{path} stores depths {list(stored.depths)}, and they are fixed at creation; found depths={list(asked.depths)}"
+            f"{path} stores depths {list(stored.depths)}, and they are fixed at creation; "
+            f"found depths={list(asked.depths)}"
         )
 
 

@@ -46,6 +46,15 @@ class _Resident:
     addresses: npt.NDArray[np.uint64]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Request:
+    snapshot: Snapshot
+    query: Float
+    plan: Plan
+    k: int
+    selected: npt.NDArray[np.uint64] | None
+
+
 class Searcher:
     """Scores the pages of snapshots of one store. Searches may come from several threads.
 
@@ -58,23 +67,31 @@ class Searcher:
         self._resident: dict[Plan, _Resident] = {}
         self._loading = threading.Lock()
 
-    def rank(self, snapshot: Snapshot, query: Float, plan: Plan, k: int, where: str | None) -> Ranking:
+    def rank(self, snapshot: Snapshot, query: Float, plan: Plan, *, k: int, where: str | None) -> Ranking:
         """The k best pages for one query, (n, dim) float32, among those that meet the SQL filter.
 
         Pages without vectors are never returned, so that fewer than k may come back.
         """
-        start = perf_counter()
         selected = None if where is None else snapshot.matching(where)
+        request = _Request(snapshot, query, plan, k, selected)
         resident = self._load(snapshot, plan)
-        if resident is None:
-            return self._rank_stream(snapshot, query, plan, k, selected, start)
-        mask = None if selected is None else np.isin(resident.addresses, selected)
-        scores = scan_int8(resident.pages, query, selected=mask, pool=self._pool)
-        places = _best(scores, k + _EXTRA_CANDIDATES)
+        return self._stream(request) if resident is None else self._scan(request, resident)
+
+    def close(self) -> None:
+        """Frees the vectors and stops the workers."""
+        self._pool.shutdown()
+        self._resident.clear()
+
+    def _scan(self, request: _Request, resident: _Resident) -> Ranking:
+        start = perf_counter()
+        mask = None if request.selected is None else np.isin(resident.addresses, request.selected)
+        scores = scan_int8(resident.pages, request.query, selected=mask, pool=self._pool)
+        places = _best(scores, request.k + _EXTRA_CANDIDATES)
         scanned = perf_counter()
         addresses = resident.addresses[places]
-        exact = self._exact(snapshot, addresses, query, plan)
-        order = _best(exact, k)
+        slab = request.snapshot.vectors(addresses, request.plan.depth, request.plan.dim)
+        exact = maxsim(ExactPages(slab.slices, slab.offsets), request.query, pool=self._pool)
+        order = _best(exact, request.k)
         counts = np.diff(resident.pages.offsets)
         return Ranking(
             addresses=addresses[order],
@@ -85,40 +102,23 @@ class Searcher:
             exact_ms=(perf_counter() - scanned) * 1e3,
         )
 
-    def close(self) -> None:
-        """Frees the vectors and stops the workers."""
-        self._pool.shutdown()
-        self._resident.clear()
-
-    def _exact(self, snapshot: Snapshot, addresses: npt.NDArray[np.uint64], query: Float, plan: Plan) -> Float:
-        if len(addresses) == 0:
-            return np.zeros(0, np.float32)
-        slab = snapshot.vectors(addresses, plan.depth, plan.dim)
-        return maxsim(ExactPages(slab.slices, slab.offsets), query, pool=self._pool)
-
-    def _rank_stream(
-        self,
-        snapshot: Snapshot,
-        query: Float,
-        plan: Plan,
-        k: int,
-        selected: npt.NDArray[np.uint64] | None,
-        start: float,
-    ) -> Ranking:
+    def _stream(self, request: _Request) -> Ranking:
+        """Scores every page exactly, slab by slab, and keeps the best."""
+        start = perf_counter()
         addresses = np.zeros(0, np.uint64)
         scores = np.zeros(0, np.float32)
         vectors = pages = 0
-        for slab in snapshot.scan(plan.depth, plan.dim):
-            found = maxsim(ExactPages(slab.slices, slab.offsets), query, pool=self._pool)
-            if selected is not None:
-                found[~np.isin(slab.addresses, selected)] = -np.inf
+        for slab in request.snapshot.scan(request.plan.depth, request.plan.dim):
+            found = maxsim(ExactPages(slab.slices, slab.offsets), request.query, pool=self._pool)
+            if request.selected is not None:
+                found[~np.isin(slab.addresses, request.selected)] = -np.inf
             scores = np.concatenate([scores, found])
             addresses = np.concatenate([addresses, slab.addresses])
-            best = _best(scores, k)
+            best = _best(scores, request.k)
             scores, addresses = scores[best], addresses[best]
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)
-        return Ranking(addresses, scores, vectors, pages, 0.0, (perf_counter() - start) * 1e3)
+        return Ranking(addresses, scores, vectors, pages, scan_ms=0.0, exact_ms=(perf_counter() - start) * 1e3)
 
     def _load(self, snapshot: Snapshot, plan: Plan) -> _Resident | None:
         """The resident copy of one version, made where it is missing; None where it will not fit."""

@@ -47,7 +47,7 @@ def test_the_right_page_comes_first_at_every_point_of_the_grid(index: Index, mak
     for depth in index.depths:
         for dim in index.dims:
             hits = index.search("How many weeks of parental leave?", budget=Budget(depth=depth, dim=dim))
-            assert [hit.page_num for hit in hits][0] == 2, (depth, dim)
+            assert hits[0].page_num == 2, (depth, dim)
             assert (hits[0].budget.depth, hits[0].budget.dim) == (depth, dim)
             assert len(hits) == 3
 
@@ -104,7 +104,7 @@ def test_adding_again_changes_nothing_and_a_new_revision_replaces(index: Index, 
 def test_another_file_of_the_same_name_is_not_taken_for_the_same_document(index: Index, make_pdf: MakePdf) -> None:
     first, second = make_pdf("a/report.pdf", PAGES[0]), make_pdf("b/report.pdf", PAGES[1])
     index.add_pages(first)
-    with pytest.raises(SourceError, match="already stands for .*doc_id="):
+    with pytest.raises(SourceError, match=r"already stands for .*doc_id="):
         index.add_pages(second)
     assert index.search("travel")[0].source == str(first)
     index.add_pages(second, doc_id="second")
@@ -182,9 +182,8 @@ def test_blank_pages_are_stored_and_never_found(index: Index, make_pdf: MakePdf)
 def test_pictures_arrays_bytes_and_pages_are_sources_too(index: Index) -> None:
     picture = Image.new("RGB", (1000, 400), "white")
     ImageDraw.Draw(picture).text((60, 120), "Zebra crossing repairs", fill="black", font_size=64)
-    report = index.add_pages(
-        [picture, np.asarray(picture.crop((0, 0, 1000, 300))), pdf_bytes([PAGES[0]]), Page("made", 7, words=_words(PAGES[1]))]
-    )
+    array, made = np.asarray(picture.crop((0, 0, 1000, 300))), Page("made", 7, words=_words(PAGES[1]))
+    report = index.add_pages([picture, array, pdf_bytes([PAGES[0]]), made])
     assert report.failed == []
     assert index.search("zebra", k=1)[0].notes == ("ocr",)
     assert index.search("parental leave", k=1)[0].id == "made#7"
@@ -240,7 +239,9 @@ def test_stored_pictures_outlive_their_source(index: Index, make_pdf: MakePdf) -
         index.search("parental", k=1)[0].image()
 
 
-def test_read_only_reads_and_refuses_to_write(index: Index, make_pdf: MakePdf, encoder: Encoder, tmp_path: Path) -> None:
+def test_read_only_reads_and_refuses_to_write(
+    index: Index, make_pdf: MakePdf, encoder: Encoder, tmp_path: Path
+) -> None:
     index.add_pages(make_pdf("handbook.pdf", *PAGES))
     with Index.open(tmp_path / "pages.bvdr", encoder=encoder, read_only=True) as reader:
         assert reader.search("laptop", k=1)[0].page_num == 3
@@ -317,7 +318,7 @@ def test_wrong_queries(index: Index, make_pdf: MakePdf, query: object, k: object
 
 
 def test_wrong_budgets(index: Index) -> None:
-    with pytest.raises(BudgetError, match="unknown budget 'cheap'.*'full', 'balanced', 'fast'"):
+    with pytest.raises(BudgetError, match=r"unknown budget 'cheap'.*'full', 'balanced', 'fast'"):
         index.search("x", budget="cheap")
     with pytest.raises(BudgetError, match=r"depth 3 .*\[2, 4, 6\]"):
         index.search("x", budget=Budget(depth=3))

@@ -1,6 +1,7 @@
 """MaxSim against hand-computed cases and a slow float64 loop."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ RNG = np.random.default_rng(11)
 def slow(vectors: np.ndarray, offsets: np.ndarray, query: np.ndarray, dim: int) -> np.ndarray:
     """Eq. 4 as it is written: a loop over pages, query vectors and page vectors, in float64."""
     scores = []
-    for first, last in zip(offsets[:-1], offsets[1:], strict=True):
+    for first, last in pairwise(offsets):
         if first == last:
             scores.append(-np.inf)
             continue

@@ -5,8 +5,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-import budgetvdr
 from conftest import MakePdf
+
+import budgetvdr
 
 
 def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

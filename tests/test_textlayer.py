@@ -9,10 +9,10 @@ from reportlab.lib.pagesizes import letter
 from reportlab.lib.utils import ImageReader
 from reportlab.pdfgen.canvas import Canvas
 
-from budgetvdr.textlayer.ink import Ink, is_blank
 from budgetvdr.pages import Words
 from budgetvdr.pdf import PdfFile
 from budgetvdr.textlayer import clean, judge, unsupported_script
+from budgetvdr.textlayer.ink import Ink, is_blank
 from budgetvdr.textlayer.words import insert_values, words_from_chars
 
 SENTENCE = "the quarterly report lists every capital project above the threshold that the board has set"

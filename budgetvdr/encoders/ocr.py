@@ -167,7 +167,7 @@ def _model_files() -> tuple[Path, Path]:
     if not all(found):
         raise MissingExtraError(
             "reading pictures needs the models in rapidocr: expected *_det_*.onnx and *_rec_*.onnx in "
-            f"{[str(folder) for folder in folders]}, where 3.10 has them: pip install --force-reinstall rapidocr==3.10.0"
+            f"{', '.join(map(str, folders))}, where 3.10.0 has them: pip install --force-reinstall rapidocr==3.10"
         )
     return found[0][0], found[1][0]
 
@@ -199,6 +199,8 @@ def _open(detection: Path, recognition: Path, threads: int) -> tuple[Any, Any]:
         "Global.return_word_box": True,
         "Rec.model_path": str(recognition),
         "Rec.rec_batch_num": 1,
+        # 2 % faster. Detection would keep the memory of its largest picture.
+        "EngineConfig.onnxruntime.enable_cpu_mem_arena": True,
         # The least width a line is padded to.
         "Rec.rec_img_shape": [3, _LINE_HEIGHT, _LINE_HEIGHT],
     }

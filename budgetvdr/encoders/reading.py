@@ -13,10 +13,10 @@ from PIL import Image
 
 from budgetvdr.encoders.ocr import OcrReader
 from budgetvdr.errors import MissingExtraError, PageError
-from budgetvdr.textlayer.ink import LONGEST_SIDE, is_blank
 from budgetvdr.pages import Boxes, Page, Render, Words
 from budgetvdr.sources.pictures import upright_rgb
 from budgetvdr.textlayer import judge, unsupported_script
+from budgetvdr.textlayer.ink import LONGEST_SIDE, is_blank
 
 _NOTHING = Words((), np.zeros((0, 4), np.float32))
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.textlayer.columns import column_order
 from budgetvdr.pages import Boxes, Words
 from budgetvdr.pdf.pdfium import c, utf16
+from budgetvdr.textlayer.columns import column_order
 from budgetvdr.textlayer.words import insert_values, words_from_chars
 
 

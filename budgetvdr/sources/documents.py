@@ -19,10 +19,10 @@ import numpy as np
 from PIL import Image
 
 from budgetvdr.errors import PageError, SourceError, UnreadableFileError
-from budgetvdr.sources.opening import Content, FailedSource, Source, items_of, open_file, open_item
 from budgetvdr.pages import MetadataValue, Page, ReadMode
-from budgetvdr.sources.pagestream import bad_doc_id, checked_pages
 from budgetvdr.pdf.file import PdfFile
+from budgetvdr.sources.opening import Content, FailedSource, Source, items_of, open_file, open_item
+from budgetvdr.sources.pagestream import bad_doc_id, checked_pages
 from budgetvdr.sources.pictures import PictureFile
 
 __all__ = ["Document", "FailedSource", "Source", "draw_page", "open_documents"]

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from budgetvdr.errors import SourceError, SourceNotFoundError, UnreadableFileError
-from budgetvdr.sources.files import FoundFile, doc_id_of, find_files
 from budgetvdr.pages import Page
 from budgetvdr.pdf.file import PdfFile
+from budgetvdr.sources.files import FoundFile, doc_id_of, find_files
 from budgetvdr.sources.pictures import PictureFile, from_array, upright_rgb
 
 Source = str | Path | bytes | Image.Image | npt.NDArray[Any] | Page

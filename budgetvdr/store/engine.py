@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from lancedb.db import DBConnection
 
 _LOG_VARIABLE = "LANCEDB_LOG"
+# LanceDB's own limits are 6 GB and 1 GB, which a long series of commits fills with versions nobody reads any more.
+_INDEX_CACHE = 16 << 20
+_METADATA_CACHE = 64 << 20
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _SOURCE_LINE = re.compile(r",? ?/[^\s,]*\.rs:\d+(:\d+)?")
 _WRAPPERS = re.compile(r"(lance error: |LanceError\(\w+\): |Query Execution error: |Invalid (user )?input[,:] )+")
@@ -51,7 +54,11 @@ def connect(uri: str, storage_options: Mapping[str, str] | None) -> DBConnection
     finally:
         if quiet:
             del os.environ[_LOG_VARIABLE]
-    return lancedb.connect(uri, storage_options=None if storage_options is None else dict(storage_options))
+    return lancedb.connect(
+        uri,
+        storage_options=None if storage_options is None else dict(storage_options),
+        session=lancedb.Session(index_cache_size_bytes=_INDEX_CACHE, metadata_cache_size_bytes=_METADATA_CACHE),
+    )
 
 
 def is_conflict(error: BaseException) -> bool:

@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from budgetvdr.textlayer.ink import Ink
 from budgetvdr.pages import Words
+from budgetvdr.textlayer.ink import Ink
 
 Reason = Literal["", "none", "too_little", "private_use", "garbled", "doubled", "misplaced"]
 

@@ -75,7 +75,10 @@ def add(index: Index, source: Iterator[Page]) -> dict[str, object]:
     report = index.add_pages(source, show_progress_bar=False)
     cpu = time.process_time() - cpu
     total, info = report.seconds["total"], index.info()
-    print(f"{report.pages} pages in {total:.1f} s: {report.pages / total:.1f} pages/s, {cpu / report.pages:.3f} CPU-s a page")
+    print(
+        f"{report.pages} pages in {total:.1f} s: {report.pages / total:.1f} pages/s, "
+        f"{cpu / report.pages:.3f} CPU-s a page"
+    )
     for stage, seconds in report.seconds.items():
         print(f"  {stage:>12} {seconds:8.2f} s  {1000 * seconds / report.pages:7.1f} ms a page")
     return {
