@@ -147,6 +147,7 @@ class Index:
         if_exists, for a doc_id the index holds: "update" stores what has changed and skips what has not, and refuses a
         different file of the same name; "replace" stores everything anew; "skip" keeps what is there; "error" reports
         it as failed. store_images: keeps a picture of each page in the index, for sources that may move.
+        `Page`s given one by one are stored or replaced one by one: other pages of their document stay.
         batch_size: pages a commit. show_progress_bar: None shows one on a terminal.
 
         Pages whose commit is done stay, whatever happens afterwards; adding the same source again completes it.

@@ -126,6 +126,11 @@ def _begin(store: Store, document: Document, options: IngestOptions, file: FileR
     revision = _revision(document, options)
     if not stored.revisions:
         return _Work(document, file, revision, kept=frozenset(), has_stale_pages=False)
+    if not document.whole and options.if_exists != "error":
+        # Some pages of a document say nothing about its other pages: they stay.
+        file.status = "updated"
+        kept = frozenset(stored.revisions) if options.if_exists == "skip" else frozenset()
+        return _Work(document, file, revision, kept, has_stale_pages=False)
     if options.if_exists == "skip":
         file.status, file.unchanged = "skipped", len(stored.revisions)
         return None

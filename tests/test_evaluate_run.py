@@ -100,14 +100,15 @@ def test_a_point_given_twice_or_full_runs_once() -> None:
     assert [(row.depth, row.dim) for row in report.rows] == [(4, 16), (2, 8)]
 
 
-def test_the_document_of_a_question_is_a_filter_and_the_warm_up_is_one_search() -> None:
+def test_the_document_of_a_question_is_a_filter_and_timing_comes_after_scoring() -> None:
     index = MemoryIndex(TEXTS)
     run_benchmark(FRUIT, index, hits=3)
     full = Budget(depth=4, dim=16)
     assert index.calls == [
         ("apples rot", 3, full, None),
-        ("apples rot", 3, full, None),
         ("apples", 3, full, {"doc_id": "b.pdf"}),
+        ("apples rot", 10, full, None),
+        ("apples", 10, full, {"doc_id": "b.pdf"}),
     ]
 
 

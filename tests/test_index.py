@@ -203,6 +203,15 @@ def test_pages_stream_from_a_generator(index: Index) -> None:
     assert index.search("number 77 of many", k=1)[0].page_num == 77
 
 
+def test_pages_of_one_document_can_come_in_several_calls(index: Index) -> None:
+    index.add_pages(Page("deck", 1, words=_words("apples")))
+    index.add_pages(Page("deck", 2, words=_words("pears")))
+    index.add_pages([Page("deck", 2, words=_words("plums")), Page("deck", 3, words=_words("figs"))])
+    assert [index.search(fruit, k=1)[0].page_num for fruit in ("apples", "plums", "figs")] == [1, 2, 3]
+    report = index.add_pages([Page("deck", n, words=_words("kiwis")) for n in (3, 4)], if_exists="skip")
+    assert (report.pages, report.files[0].unchanged, len(index)) == (1, 1, 4)
+
+
 def test_one_bad_file_does_not_stop_a_folder(index: Index, make_pdf: MakePdf, tmp_path: Path) -> None:
     make_pdf("pile/good.pdf", PAGES[0])
     (tmp_path / "pile/bad.pdf").write_bytes(b"not a pdf")

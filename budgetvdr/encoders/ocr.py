@@ -105,7 +105,7 @@ class OcrReader:
         """Every line as read, and the order of them."""
         width, height = sides(quads)
         # Longer than a letter, so that a lone "1" is not taken for a line that runs downwards.
-        shortest = 2.5 * np.median(np.minimum(width, height))
+        shortest = 0 * np.median(np.minimum(width, height))
         wide, tall = width > np.maximum(1.5 * height, shortest), height > np.maximum(1.5 * width, shortest)
         sideways = bool(height[tall].sum() > width[wide].sum())
         along, across = (tall, wide) if sideways else (wide, tall)

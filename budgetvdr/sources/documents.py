@@ -39,6 +39,7 @@ class Document:
     content_hash: hex digest of the file's bytes or the picture's pixels; new each time for a stream of `Page`, whose
         content is not known in advance.
     metadata, read: as given to `open_documents`.
+    whole: whether its pages are all there is of the document. A stream of `Page` may bring some now and some later.
     """
 
     doc_id: str
@@ -47,6 +48,7 @@ class Document:
     content_hash: str
     metadata: Mapping[str, MetadataValue]
     read: ReadMode
+    whole: bool
     _pages: Callable[[], Iterator[Page | PageError]]
 
     def pages(self) -> Iterator[Page | PageError]:
@@ -171,7 +173,7 @@ def _document(contents: Sequence[Content | FailedSource], doc_id: str, given: _G
         pages = partial(_pdf_pages, first.what, page)
     else:
         pages = partial(_picture_pages, contents, page)
-    return Document(doc_id, first.source, count, digest, given.metadata, given.read, pages)
+    return Document(doc_id, first.source, count, digest, given.metadata, given.read, True, pages)
 
 
 def _pdf_pages(pdf: PdfFile, page: Page) -> Iterator[Page | PageError]:
@@ -232,6 +234,7 @@ def _stream(pages: Iterator[Page], given: _Given) -> Document | FailedSource:
         uuid.uuid4().hex,
         given.metadata,
         given.read,
+        False,
         partial(checked_pages, chain([first], pages), given.metadata, given.read),
     )
 

@@ -1,0 +1,1 @@
+"""Encoder bundles that come with the package, as data."""
