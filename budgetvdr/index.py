@@ -134,7 +134,7 @@ class Index:
         read: ReadMode = "auto",
         if_exists: IfExists = "update",
         store_images: bool = False,
-        batch_size: int = 32,
+        batch_size: int = 16,
         show_progress_bar: bool | None = None,
     ) -> AddReport:
         """Adds documents, or replaces those already there.

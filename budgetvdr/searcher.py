@@ -20,8 +20,11 @@ from budgetvdr.budget import Plan
 from budgetvdr.similarity.maxsim import ExactPages, Float, Int8Pages, maxsim, quantise, scan_int8
 from budgetvdr.store import Slab, Snapshot
 
-# The scan's error is near 1e-3, so that this many pages beyond k leave the exact ranking unchanged on real pages.
-_EXTRA_CANDIDATES = 32
+# The largest error of a scanned score seen on real pages and questions is 1.7e-3, at 32 components (docs/results.md).
+# Two pages can change places only within twice that, so the exact k best are among those this near to the k-th scanned.
+_MARGIN = np.float32(5e-3)
+# Thousands of copies of one page may lie within the margin; beyond this many more than k they are as good as equal.
+_MOST_EXTRA = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Searcher:
         start = perf_counter()
         mask = None if request.selected is None else np.isin(resident.addresses, request.selected)
         scores = scan_int8(resident.pages, request.query, selected=mask, pool=self._pool)
-        places = _best(scores, request.k + _EXTRA_CANDIDATES)
+        places = _candidates(scores, request.k)
         scanned = perf_counter()
         addresses = resident.addresses[places]
         slab = request.snapshot.vectors(addresses, request.plan.depth, request.plan.dim)
@@ -157,6 +160,14 @@ def _quantise_all(version: int, slabs: Sequence[Slab], dim: int) -> _Resident:
         np.cumsum(np.concatenate(counts)),
     )
     return _Resident(version, pages, np.concatenate([np.zeros(0, np.uint64), *(slab.addresses for slab in slabs)]))
+
+
+def _candidates(scores: Float, k: int) -> npt.NDArray[np.intp]:
+    """Places of the pages that may be among the exact k best, in page order."""
+    best = _best(scores, k + _MOST_EXTRA)
+    if len(best) > k:
+        best = best[scores[best] >= scores[best[k - 1]] - _MARGIN]
+    return np.sort(best)
 
 
 def _best(scores: Float, k: int) -> npt.NDArray[np.intp]:
