@@ -3,6 +3,8 @@
 # make demo      index the sample documents and search them
 #                make demo PDF=my.pdf Q="what I want to know"
 .PHONY: install test demo clean
+# Handed to the shell as variables, so that quotes and dollars in them stay what they are.
+export PDF Q
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +25,7 @@ test: install
 	$(BIN)/python -m pytest
 
 demo: install
-	$(BIN)/budgetvdr demo $(if $(PDF),"$(PDF)") $(if $(Q),--query "$(Q)")
+	$(BIN)/budgetvdr demo $(if $(PDF),"$$PDF") $(if $(Q),--query "$$Q")
 
 clean:
 	rm -rf $(VENV) demo.bvdr demo-*.png

@@ -4,7 +4,8 @@ from budgetvdr.budget import Budget
 from budgetvdr.errors import BudgetVDRError
 from budgetvdr.explain import Explanation, TokenMatch
 from budgetvdr.hit import Hit
-from budgetvdr.index import Index, IndexInfo
+from budgetvdr.index import Index
+from budgetvdr.info import IndexInfo
 from budgetvdr.pages import AddReport, FileReport, Page, PageProblem, Spent, Words
 
 __all__ = [

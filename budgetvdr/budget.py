@@ -40,6 +40,21 @@ class Plan:
     dim: int
 
 
+def served_presets(
+    presets: Mapping[str, Preset], *, depths: tuple[int, ...], dims: tuple[int, ...]
+) -> dict[str, Preset]:
+    """The presets of a bundle as an index serves that stores only some of its depths.
+
+    "full" is the deepest and widest there is; the others take the deepest stored depth that is not beyond their own,
+    or the shallowest where all are.
+    """
+    served = {
+        name: Preset(max((depth for depth in depths if depth <= preset.depth), default=depths[0]), preset.dim)
+        for name, preset in presets.items()
+    }
+    return served | {"full": Preset(depths[-1], dims[-1])}
+
+
 def plan(
     budget: Budget | str, *, depths: tuple[int, ...], dims: tuple[int, ...], presets: Mapping[str, Preset]
 ) -> Plan:

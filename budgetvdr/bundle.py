@@ -105,13 +105,11 @@ def load_manifest(folder: Path) -> Manifest:
 def verify_files(manifest: Manifest, folder: Path) -> None:
     """Compares every file with its recorded hash. Raises BundleError naming the first that differs."""
     for name, expected in manifest.files.items():
-        digest = hashlib.sha256()
         with (folder / name).open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-        if digest.hexdigest() != expected:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != expected:
             raise BundleError(
-                f"{folder / name} is damaged: expected sha256 {expected[:16]}..., found {digest.hexdigest()[:16]}...; "
+                f"{folder / name} is damaged: expected sha256 {expected[:16]}..., found {found[:16]}...; "
                 "install or export the bundle again"
             )
 
@@ -149,6 +147,13 @@ def _check(manifest: Manifest, folder: Path) -> None:
     for what, values in (("depths", manifest.depths), ("dims", manifest.dims)):
         if not values or list(values) != sorted(set(values)) or values[0] < 1:
             raise BundleError(f"{folder}: {what} must be ascending positive numbers, found {values}")
+    if not set(manifest.trained_exits) <= set(manifest.depths):
+        raise BundleError(f"{folder}: trained_exits {manifest.trained_exits} are not among depths {manifest.depths}")
+    missing = {"full", "balanced", "fast"} - set(manifest.presets)
+    if missing:
+        raise BundleError(
+            f"{folder}: expected presets full, balanced and fast; {', '.join(sorted(missing))} is missing"
+        )
     for name, preset in manifest.presets.items():
         if preset.depth not in manifest.depths or preset.dim not in manifest.dims:
             raise BundleError(f"{folder}: preset {name!r} names a depth or dim the bundle lacks: {preset}")
@@ -164,6 +169,8 @@ def _check_files(manifest: Manifest, folder: Path) -> None:
         for name in graphs.values():
             if name not in manifest.files:
                 raise BundleError(f"{folder}: {role} graph {name} has no recorded hash")
+    if "tokenizer.json" not in manifest.files:
+        raise BundleError(f"{folder}: tokenizer.json has no recorded hash")
     for name in manifest.files:
         if Path(name).name != name:
             raise BundleError(f"{folder}: file name {name!r} leaves the bundle folder")

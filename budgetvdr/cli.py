@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeAlias, get_args
 
+from PIL import Image
+
 from budgetvdr.budget import Budget, Plan
 from budgetvdr.demo import hit_lines, run_demo
 from budgetvdr.errors import BudgetVDRError
@@ -19,7 +21,7 @@ from budgetvdr.evaluate.benchmark import load_benchmark
 from budgetvdr.evaluate.run import grid_points, run_benchmark
 from budgetvdr.hit import Hit
 from budgetvdr.index import Index
-from budgetvdr.ingest import IfExists
+from budgetvdr.intake import IfExists
 from budgetvdr.pages import MetadataValue, ReadMode
 from budgetvdr.store import Where
 
@@ -166,11 +168,14 @@ def _demo_parser(commands: _Commands) -> None:
 
 def _index_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("index", metavar="INDEX", help="folder or object-store URI of the index")
+    parser.add_argument(
+        "--encoder", type=Path, metavar="FOLDER", help="encoder bundle; the one in the package by default"
+    )
 
 
 def _add(arguments: argparse.Namespace) -> int:
     metadata = dict(_pair(text) for text in arguments.meta)
-    with Index.open(arguments.index, depths=arguments.depths) as index:
+    with Index.open(arguments.index, encoder=arguments.encoder, depths=arguments.depths) as index:
         report = index.add_pages(
             arguments.sources[0] if len(arguments.sources) == 1 else arguments.sources,
             doc_id=arguments.doc_id,
@@ -185,8 +190,10 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
+    if arguments.picture is not None:
+        _check_picture(arguments.picture)
     budget = arguments.budget if arguments.point is None else Budget(depth=arguments.point[0], dim=arguments.point[1])
-    with Index.open(arguments.index, read_only=True) as index:
+    with Index.open(arguments.index, encoder=arguments.encoder, read_only=True) as index:
         hits = index.search(arguments.query, arguments.k, budget=budget, where=arguments.where)
         if arguments.picture is not None and hits:
             picture = hits[0].image(password=arguments.password)
@@ -202,7 +209,7 @@ def _search(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> int:
-    with Index.open(arguments.index, read_only=True) as index:
+    with Index.open(arguments.index, encoder=arguments.encoder, read_only=True) as index:
         info, documents = index.info(), index.documents() if arguments.documents else []
     if arguments.json:
         print(json.dumps(asdict(info) | {"documents_list": [asdict(document) for document in documents]}, default=str))
@@ -215,9 +222,8 @@ def _info(arguments: argparse.Namespace) -> int:
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    where: Where | None = arguments.where
-    with Index.open(arguments.index) as index:
-        removed = index.delete(doc_id=arguments.doc_ids or None, where=where)
+    with Index.open(arguments.index, encoder=arguments.encoder, create=False) as index:
+        removed = index.delete(doc_id=arguments.doc_ids or None, where=arguments.where)
     print(f"{removed} pages removed")
     return 0
 
@@ -258,6 +264,14 @@ def _eval(arguments: argparse.Namespace) -> int:
     for line in report.lines():
         print(line)
     return 0
+
+
+def _check_picture(path: Path) -> None:
+    """Refuses before the search what could not be written after it."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise BudgetVDRError(f"--picture {path}: expected a picture's file name such as top.png, found {path.suffix!r}")
+    if not path.absolute().parent.is_dir():
+        raise BudgetVDRError(f"--picture {path}: the folder {path.absolute().parent} does not exist")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

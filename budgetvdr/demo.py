@@ -31,7 +31,8 @@ def run_demo(source: Path | None, questions: Sequence[str], index_path: Path) ->
 
 def _show(source: Path, questions: Sequence[str], index_path: Path) -> int:
     with Index.open(index_path) as index:
-        report = index.add_pages(source)
+        # One demo after another may be of different files with one name.
+        report = index.add_pages(source, if_exists="replace" if source.is_file() else "update")
         print(report)
         wanted = {file.doc_id for file in report.files}
         for number, question in enumerate(questions, start=1):

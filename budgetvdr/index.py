@@ -4,53 +4,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Self, get_args, overload
 
 import numpy as np
-from PIL import Image
 from tqdm import tqdm
 
-from budgetvdr.budget import Budget, Plan, plan
+from budgetvdr.budget import Budget, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
 from budgetvdr.encoders import Encoder
+from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import BudgetError, IndexMismatchError, QueryError, ReadOnlyError, SourceNotFoundError
 from budgetvdr.hit import Hit
-from budgetvdr.ingest import IfExists, IngestOptions, ingest
-from budgetvdr.pages import AddReport, MetadataValue, Page, ReadMode, Spent
+from budgetvdr.info import IndexInfo
+from budgetvdr.ingest import IngestOptions, ingest
+from budgetvdr.intake import IfExists
+from budgetvdr.pages import AddReport, MetadataValue, ReadMode, Spent
 from budgetvdr.searcher import Ranking, Searcher, default_memory_limit
-from budgetvdr.sources import Source, open_documents
-from budgetvdr.store import STORE_FORMAT_VERSION, DocumentInfo, IndexSettings, Snapshot, Store, Where
+from budgetvdr.sources import Source, is_one_document, open_documents
+from budgetvdr.store import (
+    STORE_FORMAT_VERSION,
+    DocumentInfo,
+    IndexSettings,
+    OptimizeReport,
+    Snapshot,
+    Store,
+    Where,
+)
 from budgetvdr.view import StoreView, query_at
-
-
-@dataclass(frozen=True, slots=True)
-class IndexInfo:
-    """What an index holds.
-
-    path: where it lies. version: the table version read. pages, documents, vectors: counts; vectors are those of one
-    depth. blank_pages: pages without vectors, which no search returns. depths, dims: selectable points.
-    presets: name -> (depth, dim). metadata: user column -> type. encoder, fingerprint: the bundle it was made with.
-    bytes_on_disk: everything under the path, old versions included.
-    """
-
-    path: str
-    version: int
-    pages: int
-    documents: int
-    vectors: int
-    blank_pages: int
-    depths: tuple[int, ...]
-    dims: tuple[int, ...]
-    presets: Mapping[str, Preset]
-    metadata: Mapping[str, str]
-    encoder: str
-    fingerprint: str
-    bytes_on_disk: int
 
 
 class Index:
@@ -74,22 +58,28 @@ class Index:
         *,
         encoder: str | Path | Encoder | None = None,
         depths: Sequence[int] | None = None,
+        create: bool = True,
         read_only: bool = False,
         memory_limit: int | None = None,
         threads: int | None = None,
+        providers: Sequence[str] = (CPU,),
         storage_options: Mapping[str, str] | None = None,
     ) -> Self:
-        """Opens an index, creating it where there is none.
+        """Opens an index, and creates it where there is none unless told otherwise.
 
         path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle folder; None for the bundled encoder,
         which needs no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
-        fixed at creation. read_only: never creates or changes anything. memory_limit: bytes of vectors kept in memory,
+        fixed at creation. create: whether a missing index may be made. read_only: never creates or changes anything.
+        memory_limit: bytes of vectors kept in memory,
         a quarter of the machine's by default; a larger index is streamed from disk. threads: workers that encode and
-        scan, one a core by default. storage_options: credentials and settings of an object store.
+        scan, one a core by default. providers: onnxruntime execution providers for the encoder, best first, such as
+        ("CUDAExecutionProvider",); one that cannot be used is an error. storage_options: credentials and settings of
+        an object store.
 
         Raises IndexFormatError for something that is not an index or is of a newer format, IndexMismatchError for an
         index made with another bundle or other depths, BundleError for a bundle that cannot be used, BudgetError for
-        a depth the bundle lacks, SourceNotFoundError for a missing index opened read-only.
+        a depth the bundle lacks, SourceNotFoundError for a missing index that may not be created, MissingExtraError
+        without onnxruntime, ProviderError for a provider that cannot be used.
         """
         workers = _threads(threads)
         chosen = (
@@ -100,12 +90,13 @@ class Index:
         if not wanted or not set(wanted) <= set(manifest.depths):
             raise BudgetError(f"depths must be some of {list(manifest.depths)}, the bundle's exits; found {depths!r}")
         settings = IndexSettings(STORE_FORMAT_VERSION, manifest.fingerprint, manifest.name, wanted, manifest.dims)
-        store = Store.open(path, settings_if_new=settings, read_only=read_only, storage_options=storage_options)
-        try:
-            _check_settings(store.settings, settings, str(path), depths_given=depths is not None)
-        except IndexMismatchError:
-            store.close()
-            raise
+        store = Store.open(
+            path,
+            settings_if_new=settings if create else None,
+            read_only=read_only,
+            storage_options=storage_options,
+        )
+        _check_settings(store.settings, settings, str(path), depths_given=depths is not None)
         limit = default_memory_limit() if memory_limit is None else memory_limit
         return cls(store, chosen, read_only=read_only, memory_limit=limit, threads=workers)
 
@@ -122,7 +113,7 @@ class Index:
     @property
     def presets(self) -> Mapping[str, Preset]:
         """Named budgets that this index can serve."""
-        return {name: p for name, p in self._encoder.manifest.presets.items() if p.depth in self.depths}
+        return served_presets(self._encoder.manifest.presets, depths=self.depths, dims=self.dims)
 
     def add_pages(
         self,
@@ -145,16 +136,17 @@ class Index:
         metadata: str, int, float, bool, date or datetime values to filter on. password: for protected PDFs.
         read: "auto" lets each page choose between its text layer and OCR; "text_layer" and "ocr" force one.
         if_exists, for a doc_id the index holds: "update" stores what has changed and skips what has not, and refuses a
-        different file of the same name; "replace" stores everything anew; "skip" keeps what is there; "error" reports
-        it as failed. store_images: keeps a picture of each page in the index, for sources that may move.
+        different file of the same name; "replace" stores everything anew; "skip" keeps what is there; "error" fails.
         `Page`s given one by one are stored or replaced one by one: other pages of their document stay.
+        store_images: keeps a picture of each page in the index, for sources that may move.
         batch_size: pages a commit. show_progress_bar: None shows one on a terminal.
 
         Pages whose commit is done stay, whatever happens afterwards; adding the same source again completes it.
 
         Files and pages that cannot be read are reported and the rest goes on. Only a single source that cannot be
         opened at all, or a folder or pattern without documents, is raised (SourceNotFoundError, UnreadableFileError,
-        PasswordError, SourceError). Raises also MetadataError, StorageError, and ReadOnlyError.
+        PasswordError, SourceError). Raises also MetadataError, StorageError, ReadOnlyError, MissingExtraError where OCR
+        is forced and not installed, and ValueError for an argument that is none of its choices.
         """
         if self._read_only:
             raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to add pages")
@@ -169,7 +161,7 @@ class Index:
         with tqdm(total=0, unit="page", desc="pages", disable=disable) as bar:
             report = ingest(self._store, self._encoder, documents, options, bar)
         error = report.files[0].error if len(report.files) == 1 else None
-        if error is not None and (isinstance(error, SourceNotFoundError) or not _is_collection(source)):
+        if error is not None and (isinstance(error, SourceNotFoundError) or is_one_document(source)):
             raise error
         return report
 
@@ -197,7 +189,7 @@ class Index:
         Raises QueryError for an empty or oversized query, a k below 1 or a filter that cannot be understood;
         BudgetError for a budget the index cannot serve.
         """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
             raise QueryError(f"k must be a whole number of hits, at least 1; found {k!r}")
         point = plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)
         snapshot = self._store.snapshot()
@@ -227,13 +219,16 @@ class Index:
     def info(self) -> IndexInfo:
         """What the index holds and what it takes."""
         snapshot, settings = self._store.snapshot(), self._store.settings
+        stats = snapshot.stats()
         return IndexInfo(
             path=self._store.uri,
             version=snapshot.version,
-            pages=snapshot.page_count(),
-            documents=len(snapshot.documents()),
-            vectors=snapshot.vector_count(),
-            blank_pages=snapshot.blank_count(),
+            pages=stats.pages,
+            documents=stats.documents,
+            vectors=stats.vectors,
+            blank_pages=stats.blank_pages,
+            readers=stats.readers,
+            notes=stats.notes,
             depths=settings.depths,
             dims=settings.dims,
             presets=self.presets,
@@ -241,17 +236,24 @@ class Index:
             encoder=settings.encoder_name,
             fingerprint=settings.fingerprint,
             bytes_on_disk=self._store.bytes_on_disk(),
+            vector_bytes=stats.vector_bytes,
+            versions=stats.versions,
+            fragments=stats.fragments,
         )
 
     def documents(self) -> list[DocumentInfo]:
         """Every document with its source and number of stored pages, sorted by id."""
         return self._store.snapshot().documents()
 
-    def optimize(self) -> None:
-        """Merges small files and frees the space of old versions. Searches that run meanwhile are not disturbed."""
+    def optimize(self) -> OptimizeReport:
+        """Merges small files and frees the space of versions older than a quarter of an hour.
+
+        Searches that run meanwhile are not disturbed. Rewrites an index below a million pages as a whole, so that it
+        is worth it after many small additions, not after each.
+        """
         if self._read_only:
             raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to optimize")
-        self._store.optimize()
+        return self._store.optimize()
 
     def close(self) -> None:
         """Frees memory and threads. The index on disk needs no closing."""
@@ -273,7 +275,7 @@ class Index:
         start = perf_counter()
         query = query_at(self._encoder, text, point.depth, point.dim)
         encoded = perf_counter()
-        ranking = self._searcher.rank(snapshot, query.vectors, point, k=k, where=condition)
+        ranking = self._searcher.rank(snapshot, query.vectors, point, k=int(k), where=condition)
         facts = snapshot.facts(ranking.addresses)
         spent = _spent(point, ranking, encode_ms=(encoded - start) * 1e3, ms=(perf_counter() - start) * 1e3)
         return [
@@ -294,13 +296,6 @@ class Index:
             )
             for fact, score in zip(facts, ranking.scores, strict=True)
         ]
-
-
-def _is_collection(source: Source | Iterable[Source]) -> bool:
-    """Whether a source may hold several documents, so that one bad one is no reason to raise."""
-    if isinstance(source, str | Path):
-        return Path(source).is_dir()
-    return not isinstance(source, bytes | Image.Image | np.ndarray | Page)
 
 
 def _threads(threads: int | None) -> int:

@@ -6,25 +6,23 @@ so that memory does not grow with the number of pages.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from time import perf_counter
-from typing import Literal
 
+from PIL import Image
 from tqdm import tqdm
 
 from budgetvdr.encoders import Encoder
-from budgetvdr.errors import BudgetVDRError, PageError, SourceError
+from budgetvdr.errors import BudgetVDRError
+from budgetvdr.intake import IfExists, Item, Work, begin, items
 from budgetvdr.pages import AddReport, EncodedPage, FileReport, Page, PageProblem
 from budgetvdr.sources import Document, FailedSource
+from budgetvdr.sources.pictures import upright_rgb
 from budgetvdr.store import PageRow, Store
-
-IfExists = Literal["update", "replace", "skip", "error"]
 
 # Longest side of a stored picture: 150 dpi of a letter page, enough to read and to highlight.
 _STORED_LONGEST_SIDE = 1650
@@ -40,23 +38,12 @@ class IngestOptions:
     batch_size: int
 
 
-@dataclass(slots=True)
-class _Work:
-    """A document on its way in: what its pages are stored as, and what to do when the last one is in."""
-
-    document: Document
-    report: FileReport
-    revision: str
-    kept: frozenset[int]
-    has_stale_pages: bool
-
-
 @dataclass(frozen=True, slots=True)
-class _Item:
-    """A page to encode, or (page None) the end of its document."""
+class _Batch:
+    """What one commit will hold. broken: what the caller's own iterator raised after these items."""
 
-    work: _Work
-    page: Page | None
+    items: list[Item]
+    broken: BaseException | None
 
 
 def ingest(
@@ -69,29 +56,31 @@ def ingest(
     """Adds documents batch by batch, one commit a batch.
 
     A document or page that cannot be read is reported and the rest goes on. What the disk refuses is raised
-    (StorageError); batches committed before that stay, and adding the same source again completes them.
+    (StorageError), and so is what the caller's own iterator raises, after what it gave before is stored. Batches
+    committed stay, and adding the same source again completes them.
     """
     begun = perf_counter()
     report = AddReport(seconds={"read": 0.0, "write": 0.0})
-    items = _items(store, documents, options, report, bar)
-
-    def read() -> list[_Item]:
-        start = perf_counter()
-        batch = list(islice(items, options.batch_size))
-        report.seconds["read"] += perf_counter() - start
-        return batch
-
-    with ThreadPoolExecutor(1, "budgetvdr-read") as reader, ThreadPoolExecutor(1, "budgetvdr-write") as writer:
+    with (
+        closing(_items(store, documents, options, report, bar)) as source,
+        ThreadPoolExecutor(1, "budgetvdr-read") as reader,
+        ThreadPoolExecutor(1, "budgetvdr-write") as writer,
+    ):
         written: Future[None] | None = None
-        reading = reader.submit(read)
-        while batch := reading.result():
-            reading = reader.submit(read)
-            rows = _encode(encoder, batch, options, report, bar)
+        reading = reader.submit(_read, source, options.batch_size, report)
+        while (batch := reading.result()).items:
+            if batch.broken is None:
+                reading = reader.submit(_read, source, options.batch_size, report)
+            rows = _encode(encoder, batch.items, options, report, bar)
             if written is not None:
                 written.result()
-            written = writer.submit(_write, store, rows, batch, report)
+            written = writer.submit(_write, store, rows, batch.items, report)
+            if batch.broken is not None:
+                break
         if written is not None:
             written.result()
+        if batch.broken is not None:
+            raise batch.broken
     for file in report.files:
         _settle(file)
     report.seconds["total"] = perf_counter() - begun
@@ -104,7 +93,7 @@ def _items(
     options: IngestOptions,
     report: AddReport,
     bar: tqdm[None],
-) -> Iterator[_Item]:
+) -> Generator[Item]:
     for document in documents:
         file = FileReport(doc_id=document.doc_id, source=document.source)
         report.files.append(file)
@@ -112,70 +101,35 @@ def _items(
             file.error = document.error
             continue
         file.pages = document.page_count
-        work = _begin(store, document, options, file)
+        work = begin(store, document, options.if_exists, options.store_images, file)
         if work is None:
             document.close()
             continue
         bar.total = (bar.total or 0) + document.page_count
-        yield from _pages(work, bar)
+        yield from items(work, options.if_exists)
+        bar.update(file.unchanged)
 
 
-def _begin(store: Store, document: Document, options: IngestOptions, file: FileReport) -> _Work | None:
-    """Compares a document with what is stored under its id; None where nothing is to be done."""
-    stored = store.document_state(document.doc_id)
-    revision = _revision(document, options)
-    if not stored.revisions:
-        return _Work(document, file, revision, kept=frozenset(), has_stale_pages=False)
-    if not document.whole and options.if_exists != "error":
-        # Some pages of a document say nothing about its other pages: they stay.
-        file.status = "updated"
-        kept = frozenset(stored.revisions) if options.if_exists == "skip" else frozenset()
-        return _Work(document, file, revision, kept, has_stale_pages=False)
-    if options.if_exists == "skip":
-        file.status, file.unchanged = "skipped", len(stored.revisions)
-        return None
-    kept = frozenset(num for num, known in stored.revisions.items() if known == revision)
-    if options.if_exists == "error" and len(kept) < document.page_count:
-        file.error = SourceError(
-            f"doc_id {document.doc_id!r} is in the index already, and if_exists='error' was asked for"
-        )
-        return None
-    if options.if_exists == "update" and not kept and stored.source != document.source:
-        file.error = SourceError(
-            f"doc_id {document.doc_id!r} already stands for {stored.source or 'pages made in memory'}; "
-            "pass doc_id= to keep both documents, or if_exists='replace' to put this one in its place"
-        )
-        return None
-    file.status = "updated"
-    if options.if_exists == "replace":
-        kept = frozenset()
-    return _Work(document, file, revision, kept, has_stale_pages=any(r != revision for r in stored.revisions.values()))
-
-
-def _pages(work: _Work, bar: tqdm[None]) -> Iterator[_Item]:
+def _read(source: Iterator[Item], count: int, report: AddReport) -> _Batch:
+    start = perf_counter()
+    batch: list[Item] = []
+    broken: BaseException | None = None
     try:
-        for page in work.document.pages():
-            if isinstance(page, PageError):
-                work.report.problems.append(PageProblem(page.page_num, page))
-                bar.update()
-            elif page.page_num in work.kept:
-                work.report.unchanged += 1
-                bar.update()
-            else:
-                yield _Item(work, page)
-    except SourceError as error:
-        # The file broke while it was being read: what was read before stays, older pages are not dropped.
-        work.report.error = error
-    yield _Item(work, None)
+        while len(batch) < count and (item := next(source, None)) is not None:
+            batch.append(item)
+    except Exception as error:
+        broken = error
+    report.seconds["read"] += perf_counter() - start
+    return _Batch(batch, broken)
 
 
 def _encode(
-    encoder: Encoder, batch: Sequence[_Item], options: IngestOptions, report: AddReport, bar: tqdm[None]
-) -> list[tuple[_Work, PageRow]]:
-    items = [(item.work, item.page) for item in batch if item.page is not None]
-    results = encoder.encode_pages([page for _, page in items], options.depths, on_page=bar.update)
+    encoder: Encoder, batch: Sequence[Item], options: IngestOptions, report: AddReport, bar: tqdm[None]
+) -> list[tuple[Work, PageRow]]:
+    wanted = [(item.work, item.page) for item in batch if item.page is not None]
+    results = encoder.encode_pages([page for _, page in wanted], options.depths, on_page=bar.update)
     rows = []
-    for (work, page), result in zip(items, results, strict=True):
+    for (work, page), result in zip(wanted, results, strict=True):
         if isinstance(result, BudgetVDRError):
             work.report.problems.append(PageProblem(page.page_num, result))
             continue
@@ -184,14 +138,14 @@ def _encode(
         work.report.readers[result.reader] = work.report.readers.get(result.reader, 0) + 1
         if result.notes:
             work.report.notes[page.page_num] = result.notes
-        rows.append((work, _row(work, page, result, options)))
+        rows.append((work, _row(work, page, result)))
     for item in batch:
         if item.page is None:
             item.work.document.close()
     return rows
 
 
-def _row(work: _Work, page: Page, encoded: EncodedPage, options: IngestOptions) -> PageRow:
+def _row(work: Work, page: Page, encoded: EncodedPage) -> PageRow:
     return PageRow(
         doc_id=page.doc_id,
         page_num=page.page_num,
@@ -199,19 +153,24 @@ def _row(work: _Work, page: Page, encoded: EncodedPage, options: IngestOptions) 
         page_count=page.page_count,
         source=page.source,
         size=page.size,
-        revision=work.revision,
+        revision=work.revision_of(page),
         metadata=page.metadata,
         text=encoded.text,
         reader=encoded.reader,
         notes=encoded.notes,
         regions=encoded.regions,
         vectors=encoded.vectors,
-        image=_picture_bytes(page) if options.store_images else None,
+        image=_picture_bytes(page) if work.store_images else None,
     )
 
 
 def _picture_bytes(page: Page) -> bytes | None:
-    picture = page.picture(_STORED_LONGEST_SIDE)
+    picture: Image.Image | None = None
+    if page.image is not None:
+        picture = upright_rgb(page.image)
+        picture.thumbnail((_STORED_LONGEST_SIDE, _STORED_LONGEST_SIDE), Image.Resampling.LANCZOS)
+    elif page.render is not None:
+        picture = page.render(_STORED_LONGEST_SIDE)
     if picture is None:
         return None
     stream = io.BytesIO()
@@ -219,7 +178,7 @@ def _picture_bytes(page: Page) -> bytes | None:
     return stream.getvalue()
 
 
-def _write(store: Store, rows: Sequence[tuple[_Work, PageRow]], batch: Sequence[_Item], report: AddReport) -> None:
+def _write(store: Store, rows: Sequence[tuple[Work, PageRow]], batch: Sequence[Item], report: AddReport) -> None:
     start = perf_counter()
     ended = [item.work for item in batch if item.page is None]
     stored_now = {id(work) for work, _ in rows}
@@ -240,22 +199,12 @@ def _write(store: Store, rows: Sequence[tuple[_Work, PageRow]], batch: Sequence[
 
 def _settle(file: FileReport) -> None:
     """The final status, once everything about the document is known."""
+    file.problems.sort(key=lambda problem: problem.page_num)
     if file.status == "skipped":
         return
-    if file.error and not file.stored:
+    if file.error is not None and not file.stored:
         file.status = "failed"
-    elif file.error or file.problems:
+    elif file.error is not None or file.problems:
         file.status = "partial" if file.stored or file.unchanged else "failed"
     elif file.unchanged and not file.stored:
         file.status = "unchanged"
-
-
-def _revision(document: Document, options: IngestOptions) -> str:
-    """Digest of all that decides what is stored for a document, so that an equal one needs no work."""
-    decides = {
-        "content": document.content_hash,
-        "metadata": {key: repr(value) for key, value in sorted(document.metadata.items())},
-        "read": document.read,
-        "images": options.store_images,
-    }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]

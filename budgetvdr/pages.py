@@ -56,10 +56,11 @@ class Page:
     render: draws the page; takes the longest side wanted in pixels.
     size: (width, height) of the upright page in PDF points, or in pixels for pictures.
     words: the PDF's own text layer, cleaned, or None where the source has no such thing. Nobody has vouched for it.
-    label: the page label printed in the PDF's outline ("iv", "A-3"), "" where there is none.
+    label: the number the document itself gives the page ("iv", "A-3"), "" where it gives none.
     page_count: pages in the document, 0 where unknown (an open iterable).
     source: path or URI the page came from, "" for pages made in memory.
-    content_hash: hex digest of what the page was made from; equal hashes mean nothing has changed.
+    content_hash: digest of what the page was made from, "" where unknown. A page given again with the same digest and
+        metadata is not stored again.
     metadata: scalars the caller can filter on.
     notes: what the source noticed about the page ("xfa_placeholder", ...).
     read: "auto" lets the encoder choose between text layer and OCR; the others force one. Encoders that look at
@@ -84,19 +85,6 @@ class Page:
     def id(self) -> str:
         """`doc_id#page_num`, the page's stable id."""
         return f"{self.doc_id}#{self.page_num}"
-
-    def picture(self, longest_side: int) -> Image.Image | None:
-        """The upright page in RGB, its longer side at most `longest_side` pixels; None where there is no picture.
-
-        A picture given by the caller is never enlarged.
-        """
-        if self.render is not None:
-            return self.render(longest_side)
-        if self.image is None:
-            return None
-        picture = self.image.convert("RGB")
-        picture.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
-        return picture
 
 
 @dataclass(frozen=True, slots=True, eq=False)

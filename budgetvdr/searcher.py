@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,11 +17,11 @@ import numpy.typing as npt
 
 from budgetvdr.budget import Plan
 from budgetvdr.similarity.maxsim import ExactPages, Float, Int8Pages, maxsim, quantise, scan_int8
-from budgetvdr.store import Slab, Snapshot
+from budgetvdr.store import Snapshot
 
 # The largest error of a scanned score seen on real pages and questions is 1.7e-3, at 32 components (docs/results.md).
 # Two pages can change places only within twice that, so the exact k best are among those this near to the k-th scanned.
-_MARGIN = np.float32(5e-3)
+_MARGIN = 5e-3
 # Thousands of copies of one page may lie within the margin; beyond this many more than k they are as good as equal.
 _MOST_EXTRA = 1000
 
@@ -55,7 +54,7 @@ class _Request:
     query: Float
     plan: Plan
     k: int
-    selected: npt.NDArray[np.uint64] | None
+    where: str | None
 
 
 class Searcher:
@@ -75,8 +74,7 @@ class Searcher:
 
         Pages without vectors are never returned, so that fewer than k may come back.
         """
-        selected = None if where is None else snapshot.matching(where)
-        request = _Request(snapshot, query, plan, k, selected)
+        request = _Request(snapshot, query, plan, k, where)
         resident = self._load(snapshot, plan)
         return self._stream(request) if resident is None else self._scan(request, resident)
 
@@ -87,9 +85,13 @@ class Searcher:
 
     def _scan(self, request: _Request, resident: _Resident) -> Ranking:
         start = perf_counter()
-        mask = None if request.selected is None else np.isin(resident.addresses, request.selected)
+        mask = None
+        if request.where is not None:
+            mask = np.isin(resident.addresses, request.snapshot.matching(request.where))
         scores = scan_int8(resident.pages, request.query, selected=mask, pool=self._pool)
-        places = _candidates(scores, request.k)
+        # The scan's error grows with the length of the query vectors.
+        margin = _MARGIN * float(np.linalg.norm(request.query, axis=1).mean())
+        places = _candidates(scores, request.k, margin)
         scanned = perf_counter()
         addresses = resident.addresses[places]
         slab = request.snapshot.vectors(addresses, request.plan.depth, request.plan.dim)
@@ -106,15 +108,13 @@ class Searcher:
         )
 
     def _stream(self, request: _Request) -> Ranking:
-        """Scores every page exactly, slab by slab, and keeps the best."""
+        """Scores every page that meets the filter exactly, slab by slab, and keeps the best."""
         start = perf_counter()
         addresses = np.zeros(0, np.uint64)
         scores = np.zeros(0, np.float32)
         vectors = pages = 0
-        for slab in request.snapshot.scan(request.plan.depth, request.plan.dim):
+        for slab in request.snapshot.scan(request.plan.depth, request.plan.dim, request.where):
             found = maxsim(ExactPages(slab.slices, slab.offsets), request.query, pool=self._pool)
-            if request.selected is not None:
-                found[~np.isin(slab.addresses, request.selected)] = -np.inf
             scores = np.concatenate([scores, found])
             addresses = np.concatenate([addresses, slab.addresses])
             best = _best(scores, request.k)
@@ -138,7 +138,7 @@ class Searcher:
                 del self._resident[next(iter(self._resident))]
             if needed > self._memory_limit:
                 return None
-            fresh = _quantise_all(version, list(snapshot.scan(plan.depth, plan.dim)), plan.dim)
+            fresh = _read_resident(snapshot, plan)
             self._resident[plan] = fresh
             return fresh
 
@@ -147,26 +147,34 @@ class Searcher:
 
 
 def default_memory_limit() -> int:
-    """A quarter of the machine's memory, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    """A quarter of the machine's memory, in bytes; 2 GiB where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+    except (AttributeError, ValueError, OSError):
+        return 2 << 30
 
 
-def _quantise_all(version: int, slabs: Sequence[Slab], dim: int) -> _Resident:
-    parts = [quantise(slab.slices, slab.offsets) for slab in slabs]
-    counts = [np.zeros(1, np.int64), *(np.diff(part.offsets) for part in parts)]
-    pages = Int8Pages(
-        np.concatenate([np.zeros((0, dim), np.int8), *(part.values for part in parts)]),
-        np.concatenate([np.zeros(0, np.float32), *(part.scales for part in parts)]),
-        np.cumsum(np.concatenate(counts)),
-    )
-    return _Resident(version, pages, np.concatenate([np.zeros(0, np.uint64), *(slab.addresses for slab in slabs)]))
+def _read_resident(snapshot: Snapshot, plan: Plan) -> _Resident:
+    """Quantises slab by slab into the final arrays, so that loading takes little more than what is kept."""
+    pages, rows = snapshot.page_count(), snapshot.vector_count()
+    values, scales = np.empty((rows, plan.dim), np.int8), np.empty(rows, np.float32)
+    offsets, addresses = np.zeros(pages + 1, np.int64), np.empty(pages, np.uint64)
+    page = 0
+    for slab in snapshot.scan(plan.depth, plan.dim):
+        part, count, row = quantise(slab.slices, slab.offsets), len(slab.addresses), int(offsets[page])
+        last = row + len(part.scales)
+        values[row:last], scales[row:last] = part.values, part.scales
+        offsets[page + 1 : page + 1 + count] = row + slab.offsets[1:]
+        addresses[page : page + count] = slab.addresses
+        page += count
+    return _Resident(snapshot.version, Int8Pages(values, scales, offsets), addresses)
 
 
-def _candidates(scores: Float, k: int) -> npt.NDArray[np.intp]:
+def _candidates(scores: Float, k: int, margin: float) -> npt.NDArray[np.intp]:
     """Places of the pages that may be among the exact k best, in page order."""
     best = _best(scores, k + _MOST_EXTRA)
     if len(best) > k:
-        best = best[scores[best] >= scores[best[k - 1]] - _MARGIN]
+        best = best[scores[best] >= scores[best[k - 1]] - margin]
     return np.sort(best)
 
 

@@ -40,8 +40,8 @@ class StoreView:
     def explanation(self, hit: Hit) -> Explanation:
         """Matches the query with the page's vectors at the point of the grid the search ran at."""
         found = self._store.snapshot().page_vectors(hit.id, hit.budget.depth, hit.budget.dim)
-        if found is None:
-            raise IndexStoreError(f"{hit.id} is no longer in the index; search again")
+        if found is None or not len(found[0]):
+            raise IndexStoreError(f"{hit.id} is no longer in the index, or blank by now; search again")
         vectors, regions = found
         query = query_at(self._encoder, hit.query, hit.budget.depth, hit.budget.dim)
         return explain(query, vectors, regions)

@@ -3,7 +3,7 @@
 import pytest
 
 from budgetvdr import Budget
-from budgetvdr.budget import Plan, plan
+from budgetvdr.budget import Plan, plan, served_presets
 from budgetvdr.bundle import Preset
 from budgetvdr.errors import BudgetError
 
@@ -42,6 +42,15 @@ def test_resolves(budget: Budget | str, expected: Plan) -> None:
 def test_refuses_what_is_not_there(budget: Budget | str, says: str) -> None:
     with pytest.raises(BudgetError, match=says):
         resolve(budget)
+
+
+@pytest.mark.parametrize(
+    ("depths", "full", "balanced", "fast"), [((2, 4, 6), 6, 4, 4), ((2, 6), 6, 2, 2), ((2,), 2, 2, 2), ((6,), 6, 6, 6)]
+)
+def test_presets_are_served_by_what_is_stored(depths: tuple[int, ...], full: int, balanced: int, fast: int) -> None:
+    presets = {"full": Preset(6, 384), "balanced": Preset(4, 128), "fast": Preset(4, 32)}
+    served = served_presets(presets, depths=depths, dims=DIMS)
+    assert served == {"full": Preset(full, 384), "balanced": Preset(balanced, 128), "fast": Preset(fast, 32)}
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "6", True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -15,11 +16,14 @@ from PIL import Image, ImageDraw
 import budgetvdr
 from budgetvdr import Budget, Index, Page, Words
 from budgetvdr.encoders import Encoder
+from budgetvdr.encoders.open import open_encoder
+from budgetvdr.encoders.reader import ReaderEncoder
 from budgetvdr.errors import (
     BudgetError,
     IndexFormatError,
     IndexMismatchError,
     MetadataError,
+    MissingExtraError,
     PasswordError,
     QueryError,
     ReadOnlyError,
@@ -189,18 +193,74 @@ def test_pictures_arrays_bytes_and_pages_are_sources_too(index: Index) -> None:
     assert index.search("parental leave", k=1)[0].id == "made#7"
 
 
-def test_pages_stream_from_a_generator(index: Index) -> None:
-    alive = 0
+def test_pages_stream_from_a_generator_and_are_let_go(index: Index) -> None:
+    alive = most = 0
+
+    def gone() -> None:
+        nonlocal alive
+        alive -= 1
 
     def pages() -> Iterator[Page]:
-        nonlocal alive
+        nonlocal alive, most
         for number in range(1, 101):
-            alive = number
-            yield Page("stream", number, words=_words(f"number {number} of many"))
+            words = _words(f"number {number} of many")
+            weakref.finalize(words.boxes, gone)
+            alive += 1
+            most = max(most, alive)
+            yield Page("stream", number, words=words)
 
     assert index.add_pages(pages(), batch_size=8).pages == 100
-    assert alive == 100
+    # One batch is being read while one is encoded and one is written.
+    assert most <= 3 * 8 + 1
     assert index.search("number 77 of many", k=1)[0].page_num == 77
+
+
+def test_what_a_broken_generator_gave_is_kept(index: Index) -> None:
+    def pages() -> Iterator[Page]:
+        for number in range(1, 6):
+            yield Page("stream", number, words=_words(f"number {number}"))
+        raise RuntimeError("the feed broke")
+
+    with pytest.raises(RuntimeError, match="the feed broke"):
+        index.add_pages(pages(), batch_size=2)
+    assert len(index) == 5
+    assert index.add_pages(Page("after", 1, words=_words("still working"))).pages == 1
+
+
+def test_a_page_with_the_same_digest_is_not_stored_again(index: Index) -> None:
+    pages = [Page("made", number, words=_words(f"page {number}"), content_hash=f"v1-{number}") for number in (1, 2)]
+    assert index.add_pages(pages).pages == 2
+    again = [pages[0], Page("made", 2, words=_words("changed"), content_hash="v2-2")]
+    report = index.add_pages(again)
+    assert (report.pages, report.files[0].unchanged) == (1, 1)
+    assert index.search("changed", k=1)[0].id == "made#2"
+
+
+def test_a_moved_file_is_found_where_it_is(index: Index, make_pdf: MakePdf, tmp_path: Path) -> None:
+    path = make_pdf("old/handbook.pdf", *PAGES)
+    index.add_pages(path)
+    (tmp_path / "new").mkdir()
+    moved = path.rename(tmp_path / "new/handbook.pdf")
+    assert index.add_pages(moved).files[0].status == "unchanged"
+    hit = index.search("laptop", k=1)[0]
+    assert hit.source == str(moved)
+    assert hit.image(longest_side=200).size[1] == 200
+
+
+def test_pages_that_waited_for_ocr_are_read_once_it_is_there(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: Encoder
+) -> None:
+    picture = Image.new("RGB", (1000, 400), "white")
+    ImageDraw.Draw(picture).text((60, 120), "Zebra crossing repairs", fill="black", font_size=64)
+    picture.save(tmp_path / "scan.png")
+    without = open_encoder(None, threads=1)
+    assert isinstance(without, ReaderEncoder)
+    monkeypatch.setattr(without._reader, "_ocr", MissingExtraError("not here"))
+    with Index.open(tmp_path / "pages.bvdr", encoder=without) as poor:
+        assert "ocr_missing" in poor.add_pages(tmp_path / "scan.png").files[0].notes[1]
+    assert index.add_pages(tmp_path / "scan.png").pages == 1
+    assert index.search("zebra", k=1)[0].doc_id == "scan.png"
+    assert index.add_pages(tmp_path / "scan.png").files[0].status == "unchanged"
 
 
 def test_pages_of_one_document_can_come_in_several_calls(index: Index) -> None:
@@ -369,10 +429,14 @@ def test_only_some_depths_can_be_stored(tmp_path: Path, encoder: Encoder, make_p
     with Index.open(path, encoder=encoder, depths=[6]) as index:
         index.add_pages(make_pdf("handbook.pdf", *PAGES))
         assert index.search("laptop", k=1)[0].page_num == 3
+        assert index.search("laptop", k=1, budget="fast")[0].budget.dim == 32
         with pytest.raises(BudgetError, match=r"depth 2 .*\[6\]"):
             index.search("laptop", budget=Budget(depth=2))
     with Index.open(path, encoder=encoder) as index:
         assert index.depths == (6,)
+    with Index.open(tmp_path / "shallow.bvdr", encoder=encoder, depths=[2]) as index:
+        index.add_pages(make_pdf("handbook.pdf", *PAGES))
+        assert {index.search("laptop", k=1, budget=name)[0].budget.depth for name in index.presets} == {2}
     with pytest.raises(IndexMismatchError, match=r"\[6\].*\[2, 6\]"):
         Index.open(path, encoder=encoder, depths=[2, 6])
     with pytest.raises(BudgetError, match=r"\[2, 4, 6\]"):

@@ -123,7 +123,7 @@ class TestPdf:
         pages = pages_of(document)
         document.close()
         del document
-        assert all(page.picture(50) for page in pages)
+        assert all(page.render(50) for page in pages)
 
     def test_a_closed_document_gives_no_pages(self) -> None:
         document = opened(pdf_bytes())
@@ -239,7 +239,7 @@ class TestPictures:
             (page,) = pages_of(document)
             assert page.size == (60, 80)
             assert page.words is None
-            picture = page.picture(1000)
+            picture = page.render(1000)
             assert picture is not None
             assert (picture.mode, picture.size) == ("RGB", (60, 80))
 
@@ -262,7 +262,7 @@ class TestPictures:
         exif = Image.Exif()
         exif[0x0112] = 6
         (page,) = pages_of(opened(image_bytes("JPEG", size=(80, 60), exif=exif)))
-        picture = page.picture(1000)
+        picture = page.render(1000)
         assert picture is not None
         assert page.size == picture.size == (60, 80)
 

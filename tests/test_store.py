@@ -200,11 +200,23 @@ def test_one_batch_is_one_version_with_what_it_leaves_behind(store: Store) -> No
 def test_what_is_left_of_an_older_revision_can_go_by_itself(store: Store) -> None:
     store.upsert(document("it's", range(1, 4)))
     store.upsert(document("it's", [2], "r2"))
-    assert store.drop_stale("it's", "r2") == 2
+    store.upsert([], complete={"it's": "r2"})
     assert store.document_state("it's").revisions == {2: "r2"}
-    assert store.drop_stale("it's", "r2") == 0
     store.upsert([], complete={"it's": "r3"})
     assert store.snapshot().page_count() == 0
+
+
+def test_a_document_moves_with_everything_it_has(store: Store) -> None:
+    store.upsert([*document("it's", [1, 2]), *document("b", [1])])
+    before = store.snapshot()
+    source = before.document_state("it's").source
+    store.move_document("it's", source, "/new/it's.pdf")
+    after = store.snapshot()
+    assert after.document_state("it's").source == "/new/it's.pdf"
+    assert after.document_state("b").source == before.document_state("b").source
+    for page_id in ("it's#1", "it's#2"):
+        for old, new in zip(before.page_vectors(page_id, 2, 64), after.page_vectors(page_id, 2, 64), strict=True):
+            np.testing.assert_array_equal(old, new)
 
 
 def test_document_state_tells_what_to_skip(store: Store) -> None:
@@ -505,7 +517,7 @@ def test_read_only_reads_and_refuses_every_write(store: Store, path: Path) -> No
             lambda: reader.upsert([page_row("b", 1)]),
             lambda: reader.delete_documents(["a"]),
             lambda: reader.delete_where("true"),
-            lambda: reader.drop_stale("a", "r1"),
+            lambda: reader.move_document("a", "old", "new"),
             reader.optimize,
         ):
             with pytest.raises(ReadOnlyError, match="read_only=True"):

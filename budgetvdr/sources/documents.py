@@ -21,13 +21,10 @@ from PIL import Image
 from budgetvdr.errors import PageError, SourceError, UnreadableFileError
 from budgetvdr.pages import MetadataValue, Page, ReadMode
 from budgetvdr.pdf.file import PdfFile
-from budgetvdr.sources.opening import Content, FailedSource, Source, items_of, open_file, open_item
+from budgetvdr.sources.files import names_several
+from budgetvdr.sources.opening import FRAME, Content, FailedSource, Source, items_of, open_file, open_item
 from budgetvdr.sources.pagestream import bad_doc_id, checked_pages
 from budgetvdr.sources.pictures import PictureFile
-
-__all__ = ["Document", "FailedSource", "Source", "draw_page", "open_documents"]
-
-_FRAME = "#frame="
 
 
 @dataclass(slots=True, eq=False)
@@ -107,7 +104,7 @@ def draw_page(source: str, page_num: int, longest_side: int, *, password: str | 
     Raises SourceNotFoundError where the file is gone, and PasswordError, UnreadableFileError or PageError where it
     cannot be drawn.
     """
-    path, mark, frame = source.rpartition(_FRAME)
+    path, mark, frame = source.rpartition(FRAME)
     file = open_file(Path(path if mark else source), password)
     if isinstance(file, PictureFile):
         return file.render(int(frame) - 1 if mark else page_num - 1, longest_side)
@@ -117,10 +114,18 @@ def draw_page(source: str, page_num: int, longest_side: int, *, password: str | 
         file.close()
 
 
+def is_one_document(source: Source | Iterable[Source]) -> bool:
+    """Whether a source is one document at most: not a folder, a pattern, or several sources."""
+    return not names_several(source) if isinstance(source, (str, Path)) else _is_single(source)
+
+
+def _is_single(source: Source | Iterable[Source]) -> bool:
+    return isinstance(source, (str, Path, bytes, bytearray, memoryview, Image.Image, np.ndarray, Page))
+
+
 def _each(source: Source | Iterable[Source]) -> Iterator[Source]:
-    single = isinstance(source, (str, Path, bytes, bytearray, memoryview, Image.Image, np.ndarray, Page))
     # What is neither one source nor several is refused by name when its turn comes.
-    if single or not isinstance(source, Iterable):
+    if _is_single(source) or not isinstance(source, Iterable):
         return iter([cast(Source, source)])
     return iter(cast(Iterable[Source], source))
 
@@ -205,7 +210,7 @@ def _picture_pages(contents: Sequence[Content | FailedSource], page: Page) -> It
             source = content.source
             if frame + 1 != number and source:
                 # Where the page number does not say which frame of which file it is, the source does.
-                source += f"{_FRAME}{frame + 1}"
+                source += f"{FRAME}{frame + 1}"
             yield _picture_page(content, frame, replace(page, page_num=number, source=source))
 
 

@@ -25,6 +25,15 @@ class FoundFile:
     doc_id: str
 
 
+def names_several(where: str | Path) -> bool:
+    """Whether a path is a folder or a pattern, so that any number of files may be behind it."""
+    path = Path(where).expanduser()
+    try:
+        return path.is_dir() or (not path.exists() and _PATTERN.search(str(where)) is not None)
+    except (OSError, ValueError):
+        return False
+
+
 def find_files(where: str | Path) -> Iterator[FoundFile | SourceError]:
     """The file itself, the readable files of a folder and its subfolders, or those a glob pattern matches.
 

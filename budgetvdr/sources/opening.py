@@ -19,6 +19,9 @@ from budgetvdr.pdf.file import PdfFile
 from budgetvdr.sources.files import FoundFile, doc_id_of, find_files
 from budgetvdr.sources.pictures import PictureFile, from_array, upright_rgb
 
+FRAME = "#frame="
+"""Between a path and the number, from 1, of the frame of it that is meant."""
+
 Source = str | Path | bytes | Image.Image | npt.NDArray[Any] | Page
 
 
@@ -120,7 +123,14 @@ def _from_pixels(pixels: Image.Image | npt.NDArray[Any]) -> Content:
     # Pillow keeps the file name on what it has opened, as long as it has not been worked on.
     file = getattr(pixels, "filename", "")
     path = Path(os.fsdecode(file)).absolute() if isinstance(file, (str, bytes)) and file else None
-    return Content(picture, digest, doc_id_of(path.name) if path else digest[:16], str(path) if path else "")
+    if path is None:
+        return Content(picture, digest, digest[:16], "")
+    frame = pixels.tell() if isinstance(pixels, Image.Image) else 0
+    # Frames of one file that come one by one are documents of their own.
+    name, source = doc_id_of(path.name), str(path)
+    return Content(
+        picture, digest, f"{name}-{frame + 1}" if frame else name, f"{source}{FRAME}{frame + 1}" if frame else source
+    )
 
 
 def _looks_like_pdf(head: bytes) -> bool:

@@ -66,10 +66,12 @@ class DocumentState:
 
     source: path or URI of its lowest page, "" where there is none.
     revisions: page number -> revision of every stored page, ascending; empty where nothing is stored.
+    unread: numbers of pages that need OCR and were stored while it was not installed.
     """
 
     source: str
     revisions: Mapping[int, str]
+    unread: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,11 +123,12 @@ class Snapshot:
     def document_state(self, doc_id: str) -> DocumentState:
         """What is stored of a document."""
         where = f"doc_id = {literal(doc_id, 'doc_id', pa.string())}"
-        batches = self._batches(("page_num", "source", "revision"), where)
+        batches = self._batches(("page_num", "source", "revision", "notes"), where)
         stored = sorted((row for batch in batches for row in batch.to_pylist()), key=lambda row: int(row["page_num"]))
         return DocumentState(
             source=stored[0]["source"] if stored else "",
             revisions={row["page_num"]: row["revision"] for row in stored},
+            unread=frozenset(row["page_num"] for row in stored if "ocr_missing" in row["notes"]),
         )
 
     def documents(self) -> list[DocumentInfo]:

@@ -147,12 +147,15 @@ class Store:
         elif stale:
             self.delete_where(stale)
 
-    def drop_stale(self, doc_id: str, revision: str) -> int:
-        """Deletes the pages of a document that are of another revision, and returns how many.
+    def move_document(self, doc_id: str, old: str, new: str) -> None:
+        """Changes where the pages of a document come from, the beginning `old` of their source to `new`, in one commit.
 
         Raises ReadOnlyError, StorageError.
         """
-        return self.delete_where(_stale(doc_id, revision))
+        text = pa.string()
+        at, before, after = (literal(value, "source", text) for value in (doc_id, old, new))
+        changed = {"source": f"replace(source, {before}, {after})"}
+        self._commit("move a document", lambda table: table.update(where=f"doc_id = {at}", values_sql=changed))
 
     def delete_documents(self, doc_ids: Collection[str]) -> int:
         """Deletes all pages of documents in one commit, and returns how many pages that were.
