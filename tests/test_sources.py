@@ -107,7 +107,7 @@ class TestPdf:
         assert first.metadata == {"year": 2024}
         assert first.content_hash == document.content_hash
         assert first.image is None
-        picture = first.picture(200)
+        picture = first.render(200)
         assert picture is not None
         assert max(picture.size) == 200
 
