@@ -1,4 +1,4 @@
-"""The `budgetvdr` command: add, search, info, delete, eval, demo."""
+"""The `budgetvdr` command: add, search, info, delete, optimize, eval, demo."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias, get_args
 
 from PIL import Image
 
-from budgetvdr.budget import Budget, Plan
+from budgetvdr.budget import Budget
 from budgetvdr.demo import hit_lines, run_demo
 from budgetvdr.errors import BudgetVDRError
 from budgetvdr.evaluate.benchmark import load_benchmark
+from budgetvdr.evaluate.metrics import require_metrics_library
 from budgetvdr.evaluate.run import grid_points, run_benchmark
-from budgetvdr.hit import Hit
 from budgetvdr.index import Index
 from budgetvdr.intake import IfExists
 from budgetvdr.pages import MetadataValue, ReadMode
-from budgetvdr.store import Where
 
 _EXAMPLES = """examples:
   budgetvdr add reports.bvdr annual-report.pdf scans/ --meta year=2024
@@ -51,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of a pipe (head, less) has had enough.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        print(f"budgetvdr: {error}", file=sys.stderr)
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,11 +64,13 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"budgetvdr {version('budgetvdr')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_parser(commands)
     _search_parser(commands)
     _info_parser(commands)
     _delete_parser(commands)
+    _optimize_parser(commands)
     _eval_parser(commands)
     _demo_parser(commands)
     return parser
@@ -136,6 +142,19 @@ def _delete_parser(commands: _Commands) -> None:
     parser.add_argument("doc_ids", nargs="*", metavar="DOC_ID")
     parser.add_argument("--where", help="SQL condition; removes the pages that meet it")
     parser.set_defaults(run=_delete)
+
+
+def _optimize_parser(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "optimize",
+        help="merge small files, free space",
+        description="Merges small files and frees the space of old versions. Worth it after many small additions.",
+    )
+    _index_argument(parser)
+    parser.add_argument(
+        "--keep-minutes", type=float, default=15, help="versions younger than this stay (default 15); 0 frees all"
+    )
+    parser.set_defaults(run=_optimize)
 
 
 def _eval_parser(commands: _Commands) -> None:
@@ -228,22 +247,18 @@ def _delete(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """An index as the evaluation sees it."""
-
-    index: Index
-    depths: tuple[int, ...]
-    dims: tuple[int, ...]
-    page_count: int
-    vectors_per_page: float
-
-    def search(self, query: str, *, k: int, budget: Budget | str, where: Where | None) -> list[Hit]:
-        """Delegates to the index."""
-        return self.index.search(query, k, budget=budget, where=where)
+def _optimize(arguments: argparse.Namespace) -> int:
+    with Index.open(arguments.index, encoder=arguments.encoder, create=False) as index:
+        report = index.optimize(keep=timedelta(minutes=max(0.0, arguments.keep_minutes)))
+    before, after = report.bytes_before / 1e6, report.bytes_after / 1e6
+    print(
+        f"{before:.1f} MB in {report.fragments_before} files before, {after:.1f} MB in {report.fragments_after} after"
+    )
+    return 0
 
 
 def _eval(arguments: argparse.Namespace) -> int:
+    require_metrics_library()
     benchmark = load_benchmark(arguments.folder)
     if arguments.only:
         benchmark = benchmark.only(arguments.only)
@@ -254,10 +269,7 @@ def _eval(arguments: argparse.Namespace) -> int:
         added = index.add_pages(benchmark.pdfs, read=arguments.read)
         if added.failed:
             print(added, file=sys.stderr)
-        info = index.info()
-        measured = _Measured(index, index.depths, index.dims, info.pages, info.vectors / max(info.pages, 1))
-        points: Sequence[Plan] = grid_points(measured) if arguments.grid else ()
-        report = run_benchmark(benchmark, measured, points=points)
+        report = run_benchmark(benchmark, index, points=grid_points(index) if arguments.grid else ())
     if arguments.json:
         print(json.dumps(report.as_dict()))
         return 0

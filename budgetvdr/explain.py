@@ -45,9 +45,12 @@ class Explanation:
         """A copy of the page's picture, answering regions marked as by a highlighter, the stronger the darker."""
         marker = Image.new("RGB", picture.size, "white")
         frames = ImageDraw.Draw(marker)
-        # A region that answers several tokens is drawn once, at its best score, and the best regions on top.
+        # A region that answers several tokens is drawn once, at its best score, and the best regions on top. What
+        # answers a comma tells nobody anything.
         best: dict[tuple[float, float, float, float], float] = {}
         for match in self.matches:
+            if not any(letter.isalnum() for letter in match.token):
+                continue
             best[match.region] = max(match.score, best.get(match.region, -1.0))
         for region, score in sorted(best.items(), key=lambda item: item[1]):
             strength = 0.25 + 0.75 * min(max(score, 0.0), 1.0) ** 2

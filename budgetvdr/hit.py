@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from PIL import Image
@@ -22,7 +22,7 @@ class HitView(Protocol):
         """Which region of the page answered which token."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Hit:
     """A page that answers a query. Fields can be read as attributes or as items (`hit["score"]`).
 
@@ -45,7 +45,10 @@ class Hit:
     notes: tuple[str, ...]
     query: str
     budget: Spent
-    view: HitView = field(repr=False)
+    view: HitView
+
+    def __repr__(self) -> str:
+        return f"Hit({self.id!r}, score={self.score:.4f}, text={self.text[:60]!r}...)"
 
     def __getitem__(self, name: str) -> Any:
         if name in _FIELDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -23,7 +24,7 @@ from budgetvdr.info import IndexInfo
 from budgetvdr.ingest import IngestOptions, ingest
 from budgetvdr.intake import IfExists
 from budgetvdr.pages import AddReport, MetadataValue, ReadMode, Spent
-from budgetvdr.searcher import Ranking, Searcher, default_memory_limit
+from budgetvdr.searcher import Searcher, default_memory_limit
 from budgetvdr.sources import Source, is_one_document, open_documents
 from budgetvdr.store import (
     STORE_FORMAT_VERSION,
@@ -114,6 +115,17 @@ class Index:
     def presets(self) -> Mapping[str, Preset]:
         """Named budgets that this index can serve."""
         return served_presets(self._encoder.manifest.presets, depths=self.depths, dims=self.dims)
+
+    @property
+    def page_count(self) -> int:
+        """Stored pages, blank ones included; the same as `len(index)`."""
+        return len(self)
+
+    @property
+    def vectors_per_page(self) -> float:
+        """Mean number of vectors a page has, 0 where there are no pages."""
+        snapshot = self._store.snapshot()
+        return snapshot.vector_count() / max(snapshot.page_count(), 1)
 
     def add_pages(
         self,
@@ -245,20 +257,25 @@ class Index:
         """Every document with its source and number of stored pages, sorted by id."""
         return self._store.snapshot().documents()
 
-    def optimize(self) -> OptimizeReport:
-        """Merges small files and frees the space of versions older than a quarter of an hour.
+    def optimize(self, *, keep: timedelta = timedelta(minutes=15)) -> OptimizeReport:
+        """Merges small files and frees the space of old versions.
 
-        Searches that run meanwhile are not disturbed. Rewrites an index below a million pages as a whole, so that it
-        is worth it after many small additions, not after each.
+        Rewrites an index below a million pages as a whole, so that it is worth it after many small additions, not after
+        each. keep: versions younger than this stay, for searches that still read them; until they are older and
+        `optimize` is called again, the index takes its space twice. timedelta(0) frees everything now, and a search
+        that runs meanwhile in another process may have to be repeated.
         """
         if self._read_only:
             raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to optimize")
-        return self._store.optimize()
+        return self._store.optimize(keep)
 
     def close(self) -> None:
         """Frees memory and threads. The index on disk needs no closing."""
         self._searcher.close()
         self._store.close()
+
+    def __repr__(self) -> str:
+        return f"Index({self._store.uri!r})"
 
     def __len__(self) -> int:
         return self._store.snapshot().page_count()
@@ -276,8 +293,21 @@ class Index:
         query = query_at(self._encoder, text, point.depth, point.dim)
         encoded = perf_counter()
         ranking = self._searcher.rank(snapshot, query.vectors, point, k=int(k), where=condition)
+        ranked = perf_counter()
         facts = snapshot.facts(ranking.addresses)
-        spent = _spent(point, ranking, encode_ms=(encoded - start) * 1e3, ms=(perf_counter() - start) * 1e3)
+        fetched = perf_counter()
+        spent = Spent(
+            depth=point.depth,
+            dim=point.dim,
+            vectors=ranking.vectors,
+            candidates=ranking.candidates,
+            encode_ms=(encoded - start) * 1e3,
+            load_ms=ranking.load_ms,
+            scan_ms=ranking.scan_ms,
+            exact_ms=ranking.exact_ms,
+            fetch_ms=(fetched - ranked) * 1e3,
+            ms=(fetched - start) * 1e3,
+        )
         return [
             Hit(
                 id=f"{fact.doc_id}#{fact.page_num}",
@@ -318,16 +348,3 @@ def _check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, d
             f"{path} stores depths {list(stored.depths)}, and they are fixed at creation; "
             f"found depths={list(asked.depths)}"
         )
-
-
-def _spent(point: Plan, ranking: Ranking, *, encode_ms: float, ms: float) -> Spent:
-    return Spent(
-        depth=point.depth,
-        dim=point.dim,
-        vectors=ranking.vectors,
-        candidates=ranking.candidates,
-        encode_ms=encode_ms,
-        scan_ms=ranking.scan_ms,
-        exact_ms=ranking.exact_ms,
-        ms=ms,
-    )

@@ -6,6 +6,7 @@ top left, so that they survive any rendering resolution.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -120,8 +121,10 @@ class Spent:
     """What a search really cost; every hit of one search carries the same.
 
     depth, dim: the point of the grid that ran. vectors: page vectors looked at by the scan.
-    candidates: pages scored exactly. encode_ms, scan_ms, exact_ms: wall milliseconds by stage.
-    ms: wall milliseconds of the whole search.
+    candidates: pages scored exactly.
+    encode_ms, load_ms, scan_ms, exact_ms, fetch_ms: wall milliseconds for the query's vectors, for bringing page
+    vectors into memory (at the first search at a point, and after pages came or went), for scanning them, for exact
+    scores, and for what a hit tells of its page. ms: of the whole search.
     """
 
     depth: int
@@ -129,8 +132,10 @@ class Spent:
     vectors: int
     candidates: int
     encode_ms: float
+    load_ms: float
     scan_ms: float
     exact_ms: float
+    fetch_ms: float
     ms: float
 
 
@@ -190,9 +195,18 @@ class AddReport:
 
     def __str__(self) -> str:
         unchanged = sum(file.unchanged for file in self.files)
-        head = f"{self.pages} pages stored, {unchanged} unchanged, {len(self.files)} documents"
-        lines = [f"{head}, {self.seconds.get('total', 0.0):.1f} s"]
+        stored = f"{_counted(self.pages, 'page')} of {_counted(len(self.files), 'document')} stored"
+        lines = [f"{stored}, {unchanged} unchanged, {self.seconds.get('total', 0.0):.1f} s"]
+        notes = Counter(note for file in self.files for page in file.notes.values() for note in page)
+        if notes:
+            lines.append("  " + ", ".join(f"{note}: {count}" for note, count in notes.most_common()))
+        if notes["ocr_missing"]:
+            lines.append('  pages noted ocr_missing need OCR: pip install "budgetvdr[ocr]", then add them again')
         for file in self.failed:
-            lines.append(f"  {file.source or file.doc_id}: {file.error or f'{len(file.problems)} pages failed'}")
-            lines.extend(f"    page {problem.page_num}: {problem.error}" for problem in file.problems)
+            lines += [f"  {file.error}"] if file.error is not None else []
+            lines += [f"  {problem.error}" for problem in file.problems]
         return "\n".join(lines)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -22,6 +22,8 @@ from budgetvdr.store import Snapshot
 # The largest error of a scanned score seen on real pages and questions is 1.7e-3, at 32 components (docs/results.md).
 # Two pages can change places only within twice that, so the exact k best are among those this near to the k-th scanned.
 _MARGIN = 5e-3
+# Above this share of new pages, reading in order beats taking page by page.
+_RENEWED_SHARE = 0.25
 # Thousands of copies of one page may lie within the margin; beyond this many more than k they are as good as equal.
 _MOST_EXTRA = 1000
 
@@ -30,13 +32,15 @@ _MOST_EXTRA = 1000
 class Ranking:
     """Row addresses of the best pages, best first, with their exact scores and what it took.
 
-    vectors: page vectors the scan looked at. candidates: pages scored exactly. scan_ms, exact_ms: wall milliseconds.
+    vectors: page vectors the scan looked at. candidates: pages scored exactly. load_ms, scan_ms, exact_ms: wall
+    milliseconds for bringing vectors into memory, for scanning them (the filter included) and for exact scores.
     """
 
     addresses: npt.NDArray[np.uint64]
     scores: Float
     vectors: int
     candidates: int
+    load_ms: float
     scan_ms: float
     exact_ms: float
 
@@ -75,15 +79,18 @@ class Searcher:
         Pages without vectors are never returned, so that fewer than k may come back.
         """
         request = _Request(snapshot, query, plan, k, where)
+        start = perf_counter()
         resident = self._load(snapshot, plan)
-        return self._stream(request) if resident is None else self._scan(request, resident)
+        if resident is None:
+            return self._stream(request)
+        return self._scan(request, resident, load_ms=(perf_counter() - start) * 1e3)
 
     def close(self) -> None:
         """Frees the vectors and stops the workers."""
         self._pool.shutdown()
         self._resident.clear()
 
-    def _scan(self, request: _Request, resident: _Resident) -> Ranking:
+    def _scan(self, request: _Request, resident: _Resident, load_ms: float) -> Ranking:
         start = perf_counter()
         mask = None
         if request.where is not None:
@@ -103,6 +110,7 @@ class Searcher:
             scores=exact[order],
             vectors=int(counts.sum() if mask is None else counts[mask].sum()),
             candidates=len(places),
+            load_ms=load_ms,
             scan_ms=(scanned - start) * 1e3,
             exact_ms=(perf_counter() - scanned) * 1e3,
         )
@@ -121,26 +129,62 @@ class Searcher:
             scores, addresses = scores[best], addresses[best]
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)
-        return Ranking(addresses, scores, vectors, pages, scan_ms=0.0, exact_ms=(perf_counter() - start) * 1e3)
+        elapsed = (perf_counter() - start) * 1e3
+        return Ranking(addresses, scores, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
 
     def _load(self, snapshot: Snapshot, plan: Plan) -> _Resident | None:
         """The resident copy of one version, made where it is missing; None where it will not fit."""
+        held = self._resident.get(plan)
+        if held is not None and held.version == snapshot.version:
+            return held
         with self._loading:
-            version = snapshot.version
-            held = self._resident.get(plan)
-            if held is not None and held.version == version:
-                self._resident[plan] = self._resident.pop(plan)
-                return held
-            self._resident = {key: item for key, item in self._resident.items() if item.version == version}
-            needed = snapshot.vector_count() * (plan.dim + 4)
-            while self._resident and self._held_bytes() + needed > self._memory_limit:
-                # The copy that went unused longest leaves first: each use moves one to the end.
-                del self._resident[next(iter(self._resident))]
-            if needed > self._memory_limit:
-                return None
-            fresh = _read_resident(snapshot, plan)
-            self._resident[plan] = fresh
-            return fresh
+            held = self._resident.pop(plan, None)
+            if held is None or held.version != snapshot.version:
+                needed = snapshot.vector_count() * (plan.dim + 4)
+                while self._resident and self._held_bytes() + needed > self._memory_limit:
+                    # The copy that was made or renewed longest ago leaves first.
+                    del self._resident[next(iter(self._resident))]
+                if needed > self._memory_limit:
+                    return None
+                held = self._read(snapshot, plan) if held is None else self._renewed(held, snapshot, plan)
+            self._resident[plan] = held
+            return held
+
+    def _read(self, snapshot: Snapshot, plan: Plan) -> _Resident:
+        """Quantises slab by slab into the final arrays, so that loading takes little more than what is kept."""
+        pages, rows = snapshot.page_count(), snapshot.vector_count()
+        values, scales = np.empty((rows, plan.dim), np.int8), np.empty(rows, np.float32)
+        offsets, addresses = np.zeros(pages + 1, np.int64), np.empty(pages, np.uint64)
+        page = 0
+        for slab in snapshot.scan(plan.depth, plan.dim):
+            part, count, row = quantise(slab.slices, slab.offsets, pool=self._pool), len(slab.addresses), offsets[page]
+            values[row : row + len(part.scales)], scales[row : row + len(part.scales)] = part.values, part.scales
+            offsets[page + 1 : page + 1 + count] = row + slab.offsets[1:]
+            addresses[page : page + count] = slab.addresses
+            page += count
+        return _Resident(snapshot.version, Int8Pages(values, scales, offsets), addresses)
+
+    def _renewed(self, held: _Resident, snapshot: Snapshot, plan: Plan) -> _Resident:
+        """The copy of another version from one at hand: what an address holds never changes, pages come and go."""
+        addresses = snapshot.matching()
+        stay = np.isin(held.addresses, addresses)
+        new = addresses[~np.isin(addresses, held.addresses)]
+        if len(new) > _RENEWED_SHARE * len(addresses):
+            return self._read(snapshot, plan)
+        slab = snapshot.vectors(new, plan.depth, plan.dim)
+        added, counts = quantise(slab.slices, slab.offsets, pool=self._pool), np.diff(held.pages.offsets)
+        rows = np.repeat(stay, counts)
+        return _Resident(
+            snapshot.version,
+            Int8Pages(
+                np.concatenate([held.pages.values[rows], added.values]),
+                np.concatenate([held.pages.scales[rows], added.scales]),
+                np.concatenate([[0], np.cumsum(np.concatenate([counts[stay], np.diff(added.offsets)]))]).astype(
+                    np.int64
+                ),
+            ),
+            np.concatenate([held.addresses[stay], new]),
+        )
 
     def _held_bytes(self) -> int:
         return sum(item.pages.nbytes for item in self._resident.values())
@@ -152,22 +196,6 @@ def default_memory_limit() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
     except (AttributeError, ValueError, OSError):
         return 2 << 30
-
-
-def _read_resident(snapshot: Snapshot, plan: Plan) -> _Resident:
-    """Quantises slab by slab into the final arrays, so that loading takes little more than what is kept."""
-    pages, rows = snapshot.page_count(), snapshot.vector_count()
-    values, scales = np.empty((rows, plan.dim), np.int8), np.empty(rows, np.float32)
-    offsets, addresses = np.zeros(pages + 1, np.int64), np.empty(pages, np.uint64)
-    page = 0
-    for slab in snapshot.scan(plan.depth, plan.dim):
-        part, count, row = quantise(slab.slices, slab.offsets), len(slab.addresses), int(offsets[page])
-        last = row + len(part.scales)
-        values[row:last], scales[row:last] = part.values, part.scales
-        offsets[page + 1 : page + 1 + count] = row + slab.offsets[1:]
-        addresses[page : page + count] = slab.addresses
-        page += count
-    return _Resident(snapshot.version, Int8Pages(values, scales, offsets), addresses)
 
 
 def _candidates(scores: Float, k: int, margin: float) -> npt.NDArray[np.intp]:

@@ -15,7 +15,7 @@ def index_path(make_pdf: MakePdf, tmp_path: Path, capsys: pytest.CaptureFixture[
     path = str(tmp_path / "cli.bvdr")
     first = make_pdf("first.pdf", "Lighthouse keepers paint the tower every third year.", "Nothing else matters here.")
     assert main(["add", path, str(first), "--meta", "year=2024", "--meta", "topic=sea"]) == 0
-    assert "2 pages stored" in capsys.readouterr().out
+    assert "2 pages of 1 document stored" in capsys.readouterr().out
     return path
 
 
@@ -58,6 +58,8 @@ def test_info_and_delete(index_path: str, capsys: pytest.CaptureFixture[str]) ->
     assert (info["pages"], info["documents"], info["metadata"]) == (2, 1, {"topic": "str", "year": "int"})
     assert main(["info", index_path, "--documents"]) == 0
     assert "first.pdf  2 pages" in capsys.readouterr().out
+    assert main(["optimize", index_path, "--keep-minutes", "0"]) == 0
+    assert "MB" in capsys.readouterr().out
     assert main(["delete", index_path, "first.pdf"]) == 0
     assert "2 pages removed" in capsys.readouterr().out
     assert main(["search", index_path, "lighthouse"]) == 0

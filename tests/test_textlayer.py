@@ -147,6 +147,15 @@ class TestWords:
         words = words_from_chars(np.repeat(codes, 2), np.stack([boxes, shifted], axis=1).reshape(-1, 4))
         assert words.texts == ("bold", "letters", "ll")
 
+    def test_letters_of_one_ligature_glyph_all_count(self) -> None:
+        codes = np.array([ord(letter) for letter in "office office"], np.uint32)
+        boxes = np.array([[0.1 + 0.02 * i, 0.1, 0.118 + 0.02 * i, 0.13] for i in range(len(codes))], np.float32)
+        # PDFium gives the letters of a ligature the box of its glyph; the second word lies over the first.
+        boxes[1:4] = [0.12, 0.1, 0.178, 0.13]
+        boxes[7:] = boxes[:6] + np.float32(0.001)
+        assert words_from_chars(codes[:6], boxes[:6]).texts == ("office",)
+        assert words_from_chars(codes, boxes).texts == ("office",)
+
     def test_a_line_drawn_twice_is_taken_once(self) -> None:
         codes, boxes, _ = chars("bold line")
         words = words_from_chars(np.tile(codes, 2), np.concatenate([boxes, boxes + np.float32(0.0005)]))

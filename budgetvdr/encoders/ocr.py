@@ -157,7 +157,7 @@ class OcrReader:
 
 def _model_files() -> tuple[Path, Path]:
     """Detection and recognition model inside the installed rapidocr, without importing it."""
-    for module, extra in (("rapidocr", "ocr"), ("onnxruntime", "cpu")):
+    for module, extra in (("rapidocr", "ocr"), ("cv2", "ocr"), ("onnxruntime", "cpu")):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(
                 f'reading pictures needs {module}, which is not installed: pip install "budgetvdr[{extra}]"'

@@ -71,16 +71,26 @@ def unit_prefix(vectors: npt.NDArray[np.floating], dim: int) -> Float:
     return prefix / norms
 
 
-def quantise(slices: Sequence[npt.NDArray[np.float16]], offsets: Offsets) -> Int8Pages:
-    """Cuts the given slices side by side into one int8 copy of unit vectors; works through it in chunks."""
+def quantise(slices: Sequence[npt.NDArray[np.float16]], offsets: Offsets, *, pool: Executor | None = None) -> Int8Pages:
+    """Cuts the given slices side by side into one int8 copy of unit vectors; works through it in chunks.
+
+    pool: spreads the chunks over its workers.
+    """
     rows = int(offsets[-1])
-    width = sum(part.shape[1] for part in slices)
-    values = np.empty((rows, width), np.int8)
+    values = np.empty((rows, sum(part.shape[1] for part in slices)), np.int8)
     scales = np.empty(rows, np.float32)
-    for start in range(0, rows, _CHUNK_ROWS):
+
+    def fill(start: int) -> None:
         stop = min(rows, start + _CHUNK_ROWS)
-        vectors = unit_prefix(np.concatenate([part[start:stop] for part in slices], axis=1), width)
+        vectors = np.concatenate([part[start:stop] for part in slices], axis=1, dtype=np.float32)
+        norms = _norms(vectors)
+        norms[norms == 0] = 1
         values[start:stop], scales[start:stop] = _quantise_rows(vectors)
+        # The codes of a vector do not depend on its length; its length goes into the scale.
+        scales[start:stop] /= norms
+
+    starts = range(0, rows, _CHUNK_ROWS)
+    list(map(fill, starts) if pool is None else pool.map(fill, starts))
     return Int8Pages(values, scales, offsets)
 
 
@@ -170,9 +180,10 @@ def _int8_products(codes: npt.NDArray[np.int8]) -> Callable[[npt.NDArray[np.int8
 
 
 def _quantise_rows(vectors: Float) -> tuple[npt.NDArray[np.int8], Float]:
-    scales = np.abs(vectors).max(axis=1, initial=0.0) / np.float32(127)
-    codes = np.divide(vectors, scales[:, None], out=np.zeros_like(vectors), where=scales[:, None] > 0)
-    return np.rint(codes).astype(np.int8), scales.astype(np.float32)
+    peaks = np.maximum(vectors.max(axis=1, initial=0.0), -vectors.min(axis=1, initial=0.0))
+    factors = np.divide(np.float32(127), peaks, out=np.zeros_like(peaks), where=peaks > 0)
+    codes = vectors * factors[:, None]
+    return np.rint(codes, out=codes).astype(np.int8), peaks / np.float32(127)
 
 
 def _score_chunks(

@@ -116,7 +116,9 @@ def draw_page(source: str, page_num: int, longest_side: int, *, password: str | 
 
 def is_one_document(source: Source | Iterable[Source]) -> bool:
     """Whether a source is one document at most: not a folder, a pattern, or several sources."""
-    return not names_several(source) if isinstance(source, (str, Path)) else _is_single(source)
+    if isinstance(source, (str, Path)):
+        return not names_several(source)
+    return _is_single(source) or not isinstance(source, Iterable)
 
 
 def _is_single(source: Source | Iterable[Source]) -> bool:

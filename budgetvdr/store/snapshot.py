@@ -195,7 +195,8 @@ class Snapshot:
                 raise storage_error(f"read {self._uri}", error) from error
             complaint = reason(error).split(" Valid fields are")[0]
             columns_known = ", ".join(filter_fields(self._schema))
-            raise QueryError(f"cannot filter by {where!r}: {complaint} Known columns: {columns_known}") from error
+            # LanceDB's own message lists every column there is; ours, those that may be named.
+            raise QueryError(f"cannot filter by {where!r}: {complaint} Known columns: {columns_known}") from None
 
     def _take(self, addresses: RowAddresses, columns: Sequence[str]) -> tuple[pa.RecordBatch, npt.NDArray[np.intp]]:
         """Rows of chosen pages in LanceDB's order, and for every page asked its place among them."""

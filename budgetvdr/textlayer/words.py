@@ -84,7 +84,8 @@ def _drawn_twice(codes: npt.NDArray[np.uint32], boxes: Boxes) -> npt.NDArray[np.
     """Which characters repeat an earlier equal one at nearly the same place.
 
     Near is 15 % of the character's height and 40 % of its width: fake bold and shadows move by 2 to 10 % of the
-    height, two letters side by side by their whole width.
+    height, two letters side by side by their whole width. The letters of one ligature glyph ("ff") come one after the
+    other with the very same box, and all count.
     """
     width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
     x, y = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2
@@ -104,7 +105,8 @@ def _drawn_twice(codes: npt.NDArray[np.uint32], boxes: Boxes) -> npt.NDArray[np.
         earliest = order[np.concatenate([[0], np.flatnonzero(~same) + 1])][group]
         one, other = solid[order], solid[earliest]
         near = (np.abs(x[one] - x[other]) < 0.4 * width[one]) & (np.abs(y[one] - y[other]) < 0.15 * height[one])
-        twice[one[near & (one > other)]] = True
+        ligature = (one == other + 1) & (boxes[one] == boxes[other]).all(axis=1)
+        twice[one[near & (one > other) & ~ligature]] = True
     return twice
 
 
