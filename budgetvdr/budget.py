@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
+from typing import SupportsIndex
 
 from budgetvdr.bundle import Preset
 from budgetvdr.errors import BudgetError
@@ -28,8 +30,13 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("depth", "dim"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            if value is not None and not _is_positive(value):
                 raise BudgetError(f"Budget({name}=...) takes a positive whole number, found {value!r}")
+
+
+def _is_positive(value: object) -> bool:
+    """Whether a value is a whole number from 1, numpy's included."""
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 1
 
 
 @dataclass(frozen=True, slots=True)

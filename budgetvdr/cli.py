@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import re
 import sys
@@ -39,6 +40,9 @@ Every command has its own --help."""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0 done, 1 done in part, 2 refused, 130 interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that cannot show a letter shows its number.
+        sys.stdout.reconfigure(errors="backslashreplace")
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))

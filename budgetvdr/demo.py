@@ -62,6 +62,6 @@ def hit_lines(hits: Sequence[Hit]) -> list[str]:
     lines.append(
         f"     depth {spent.depth}, dim {spent.dim}: {spent.ms:.1f} ms ({spent.encode_ms:.1f} query, "
         f"{spent.load_ms:.1f} loading, {spent.scan_ms:.1f} scan of {spent.vectors} vectors, "
-        f"{spent.exact_ms:.1f} exact on {spent.candidates} pages, {spent.fetch_ms:.1f} facts)"
+        f"{spent.exact_ms:.1f} exact on {spent.candidates} pages)"
     )
     return lines

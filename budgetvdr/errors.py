@@ -23,6 +23,8 @@
 Messages name the thing, what was expected, what was found, and what to do.
 """
 
+from functools import partial
+
 
 class BudgetVDRError(Exception):
     """Base class of every error raised on purpose by budgetvdr."""
@@ -53,6 +55,9 @@ class PageError(SourceError):
     def __init__(self, message: str, *, page_num: int) -> None:
         super().__init__(message)
         self.page_num = page_num
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), page_num=self.page_num), self.args
 
 
 class BudgetError(BudgetVDRError):

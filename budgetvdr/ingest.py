@@ -17,7 +17,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from budgetvdr.encoders import Encoder
-from budgetvdr.errors import BudgetVDRError
+from budgetvdr.errors import BudgetVDRError, PageError
 from budgetvdr.intake import IfExists, Item, Work, begin, items
 from budgetvdr.pages import AddReport, EncodedPage, FileReport, Page, PageProblem
 from budgetvdr.sources import Document, FailedSource
@@ -32,7 +32,6 @@ _STORED_LONGEST_SIDE = 1650
 class IngestOptions:
     """How documents are added; see `Index.add_pages` for what each one means."""
 
-    depths: tuple[int, ...]
     if_exists: IfExists
     store_images: bool
     batch_size: int
@@ -71,7 +70,7 @@ def ingest(
         while (batch := reading.result()).items:
             if batch.broken is None:
                 reading = reader.submit(_read, source, options.batch_size, report)
-            rows = _encode(encoder, batch.items, options, report, bar)
+            rows = _encode(store, encoder, batch.items, report, bar)
             if written is not None:
                 written.result()
             written = writer.submit(_write, store, rows, batch.items, report)
@@ -124,10 +123,10 @@ def _read(source: Iterator[Item], count: int, report: AddReport) -> _Batch:
 
 
 def _encode(
-    encoder: Encoder, batch: Sequence[Item], options: IngestOptions, report: AddReport, bar: tqdm[None]
+    store: Store, encoder: Encoder, batch: Sequence[Item], report: AddReport, bar: tqdm[None]
 ) -> list[tuple[Work, PageRow]]:
     wanted = [(item.work, item.page) for item in batch if item.page is not None]
-    results = encoder.encode_pages([page for _, page in wanted], options.depths, on_page=bar.update)
+    results = encoder.encode_pages([page for _, page in wanted], store.settings.depths, on_page=bar.update)
     rows = []
     for (work, page), result in zip(wanted, results, strict=True):
         if isinstance(result, BudgetVDRError):
@@ -138,7 +137,13 @@ def _encode(
         work.report.readers[result.reader] = work.report.readers.get(result.reader, 0) + 1
         if result.notes:
             work.report.notes[page.page_num] = result.notes
-        rows.append((work, _row(work, page, result)))
+        try:
+            row = _row(work, page, result)
+            store.check(row)
+        except Exception as error:  # a page's own renderer may raise anything, and an encoder give anything
+            work.report.problems.append(PageProblem(page.page_num, _as_page_error(page, error)))
+            continue
+        rows.append((work, row))
     for item in batch:
         if item.page is None:
             item.work.document.close()
@@ -162,6 +167,12 @@ def _row(work: Work, page: Page, encoded: EncodedPage) -> PageRow:
         vectors=encoded.vectors,
         image=_picture_bytes(page) if work.store_images else None,
     )
+
+
+def _as_page_error(page: Page, error: Exception) -> BudgetVDRError:
+    if isinstance(error, BudgetVDRError):
+        return error
+    return PageError(f"{page.id} cannot be stored: {type(error).__name__}: {error}", page_num=page.page_num)
 
 
 def _picture_bytes(page: Page) -> bytes | None:

@@ -35,8 +35,8 @@ class Words:
     boxes: Boxes
 
     def __post_init__(self) -> None:
-        if self.boxes.shape != (len(self.texts), 4):
-            raise ValueError(f"boxes must be ({len(self.texts)}, 4), one row a word; found {self.boxes.shape}")
+        if not isinstance(self.boxes, np.ndarray) or self.boxes.shape != (len(self.texts), 4):
+            raise ValueError(f"boxes must be ({len(self.texts)}, 4), one row a word; found {np.shape(self.boxes)}")
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -122,9 +122,9 @@ class Spent:
 
     depth, dim: the point of the grid that ran. vectors: page vectors looked at by the scan.
     candidates: pages scored exactly.
-    encode_ms, load_ms, scan_ms, exact_ms, fetch_ms: wall milliseconds for the query's vectors, for bringing page
-    vectors into memory (at the first search at a point, and after pages came or went), for scanning them, for exact
-    scores, and for what a hit tells of its page. ms: of the whole search.
+    encode_ms, load_ms, scan_ms, exact_ms: wall milliseconds for the query's vectors, for bringing page vectors into
+    memory (at the first search at a point, and after pages came or went), for scanning them, and for reading the
+    candidates and scoring them exactly. ms: of the whole search.
     """
 
     depth: int
@@ -135,7 +135,6 @@ class Spent:
     load_ms: float
     scan_ms: float
     exact_ms: float
-    fetch_ms: float
     ms: float
 
 

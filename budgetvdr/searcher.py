@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from budgetvdr.budget import Plan
+from budgetvdr.errors import IndexStoreError
 from budgetvdr.similarity.maxsim import ExactPages, Float, Int8Pages, maxsim, quantise, scan_int8
-from budgetvdr.store import Snapshot
+from budgetvdr.store import PageFacts, Snapshot
 
 # The largest error of a scanned score seen on real pages and questions is 1.7e-3, at 32 components (docs/results.md).
 # Two pages can change places only within twice that, so the exact k best are among those this near to the k-th scanned.
@@ -30,13 +31,14 @@ _MOST_EXTRA = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Row addresses of the best pages, best first, with their exact scores and what it took.
+    """The best pages, best first, with their exact scores and what it took.
 
     vectors: page vectors the scan looked at. candidates: pages scored exactly. load_ms, scan_ms, exact_ms: wall
-    milliseconds for bringing vectors into memory, for scanning them (the filter included) and for exact scores.
+    milliseconds for bringing vectors into memory, for scanning them (the filter included), and for reading the
+    candidates and scoring them exactly.
     """
 
-    addresses: npt.NDArray[np.uint64]
+    facts: list[PageFacts]
     scores: Float
     vectors: int
     candidates: int
@@ -47,9 +49,13 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Resident:
+    identity: bytes
     version: int
     pages: Int8Pages
     addresses: npt.NDArray[np.uint64]
+
+    def is_of(self, snapshot: Snapshot) -> bool:
+        return self.version == snapshot.version and self.identity == snapshot.identity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +78,7 @@ class Searcher:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="budgetvdr-scan")
         self._resident: dict[Plan, _Resident] = {}
         self._loading = threading.Lock()
+        self._closed = False
 
     def rank(self, snapshot: Snapshot, query: Float, plan: Plan, *, k: int, where: str | None) -> Ranking:
         """The k best pages for one query, (n, dim) float32, among those that meet the SQL filter.
@@ -80,13 +87,19 @@ class Searcher:
         """
         request = _Request(snapshot, query, plan, k, where)
         start = perf_counter()
-        resident = self._load(snapshot, plan)
-        if resident is None:
-            return self._stream(request)
-        return self._scan(request, resident, load_ms=(perf_counter() - start) * 1e3)
+        try:
+            resident = self._load(snapshot, plan)
+            if resident is None:
+                return self._stream(request)
+            return self._scan(request, resident, load_ms=(perf_counter() - start) * 1e3)
+        except RuntimeError as error:
+            if self._closed:
+                raise IndexStoreError("the index was closed during the search; open it again") from error
+            raise
 
     def close(self) -> None:
-        """Frees the vectors and stops the workers."""
+        """Frees the vectors and stops the workers; a search under way in another thread ends with IndexStoreError."""
+        self._closed = True
         self._pool.shutdown()
         self._resident.clear()
 
@@ -101,12 +114,12 @@ class Searcher:
         places = _candidates(scores, request.k, margin)
         scanned = perf_counter()
         addresses = resident.addresses[places]
-        slab = request.snapshot.vectors(addresses, request.plan.depth, request.plan.dim)
+        slab, facts = request.snapshot.vectors_and_facts(addresses, request.plan.depth, request.plan.dim)
         exact = maxsim(ExactPages(slab.slices, slab.offsets), request.query, pool=self._pool)
         order = _best(exact, request.k)
         counts = np.diff(resident.pages.offsets)
         return Ranking(
-            addresses=addresses[order],
+            facts=[facts[place] for place in order],
             scores=exact[order],
             vectors=int(counts.sum() if mask is None else counts[mask].sum()),
             candidates=len(places),
@@ -129,24 +142,28 @@ class Searcher:
             scores, addresses = scores[best], addresses[best]
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)
+        facts = request.snapshot.facts(addresses)
         elapsed = (perf_counter() - start) * 1e3
-        return Ranking(addresses, scores, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
+        return Ranking(facts, scores, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
 
     def _load(self, snapshot: Snapshot, plan: Plan) -> _Resident | None:
         """The resident copy of one version, made where it is missing; None where it will not fit."""
         held = self._resident.get(plan)
-        if held is not None and held.version == snapshot.version:
+        if held is not None and held.is_of(snapshot):
             return held
         with self._loading:
             held = self._resident.pop(plan, None)
-            if held is None or held.version != snapshot.version:
+            if held is None or not held.is_of(snapshot):
                 needed = snapshot.vector_count() * (plan.dim + 4)
                 while self._resident and self._held_bytes() + needed > self._memory_limit:
                     # The copy that was made or renewed longest ago leaves first.
                     del self._resident[next(iter(self._resident))]
                 if needed > self._memory_limit:
                     return None
-                held = self._read(snapshot, plan) if held is None else self._renewed(held, snapshot, plan)
+                if held is None or held.identity != snapshot.identity:
+                    held = self._read(snapshot, plan)
+                else:
+                    held = self._renewed(held, snapshot, plan)
             self._resident[plan] = held
             return held
 
@@ -162,7 +179,7 @@ class Searcher:
             offsets[page + 1 : page + 1 + count] = row + slab.offsets[1:]
             addresses[page : page + count] = slab.addresses
             page += count
-        return _Resident(snapshot.version, Int8Pages(values, scales, offsets), addresses)
+        return _Resident(snapshot.identity, snapshot.version, Int8Pages(values, scales, offsets), addresses)
 
     def _renewed(self, held: _Resident, snapshot: Snapshot, plan: Plan) -> _Resident:
         """The copy of another version from one at hand: what an address holds never changes, pages come and go."""
@@ -175,6 +192,7 @@ class Searcher:
         added, counts = quantise(slab.slices, slab.offsets, pool=self._pool), np.diff(held.pages.offsets)
         rows = np.repeat(stay, counts)
         return _Resident(
+            snapshot.identity,
             snapshot.version,
             Int8Pages(
                 np.concatenate([held.pages.values[rows], added.values]),

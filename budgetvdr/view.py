@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 from PIL import Image
 
 from budgetvdr.encoders import Encoder
-from budgetvdr.errors import IndexStoreError, SourceNotFoundError
+from budgetvdr.errors import EncodingError, IndexStoreError, SourceNotFoundError
 from budgetvdr.explain import Explanation, explain
 from budgetvdr.hit import Hit
 from budgetvdr.pages import EncodedQuery
@@ -50,6 +51,12 @@ class StoreView:
 def query_at(encoder: Encoder, text: str, depth: int, dim: int) -> EncodedQuery:
     """A query's vectors at one point of the grid: encoded to that depth, cut to that width, scaled as promised."""
     query = encoder.encode_query(text, depth)
+    shape = query.vectors.shape
+    if shape != (len(query.tokens), encoder.manifest.dims[-1]) or not shape[0] or not np.isfinite(query.vectors).all():
+        raise EncodingError(
+            f"expected finite query vectors ({len(query.tokens)}, {encoder.manifest.dims[-1]}), one a token and at "
+            f"least one; found shape {shape}; the encoder is at fault"
+        )
     if encoder.manifest.unit_queries:
         return EncodedQuery(unit_prefix(query.vectors, dim), query.tokens)
     return EncodedQuery(query.vectors[:, :dim], query.tokens)

@@ -77,7 +77,7 @@ def test_the_k_best_are_the_k_best(  # noqa: PLR0917
         query = length * unit_prefix(RNG.standard_normal((9, dim)), dim)
         ranking = searcher.rank(store.snapshot(), query, plan, k=k, where=where)
         expected = brute_force(store, query, plan, where)[:k]
-        found = [fact.id for fact in store.snapshot().facts(ranking.addresses)]
+        found = [fact.id for fact in ranking.facts]
         assert len(found) == len(expected)
         np.testing.assert_allclose(ranking.scores, [score for _, score in expected], atol=1e-5 * length)
         # float32 may swap pages that are equal to its precision; nothing else may differ.
@@ -96,7 +96,7 @@ def test_a_copy_in_memory_follows_small_changes(tmp_path: Path) -> None:
             query = unit_prefix(RNG.standard_normal((5, 16)), 16)
             ranking = searcher.rank(store.snapshot(), query, plan, k=20, where=None)
             expected = brute_force(store, query, plan, None)[:20]
-            assert {fact.id for fact in store.snapshot().facts(ranking.addresses)} == {page for page, _ in expected}
+            assert {fact.id for fact in ranking.facts} == {page for page, _ in expected}
             np.testing.assert_allclose(ranking.scores, [score for _, score in expected], atol=1e-5)
             assert searcher._resident[plan].pages.offsets[-1] == store.snapshot().vector_count()
 

@@ -76,9 +76,14 @@ class ReaderEncoder:
 
         with ThreadPoolExecutor(self._threads, "budgetvdr-encode") as pool:
             results = [pool.submit(encode, page) for page in pages]
-            for _ in as_completed(results):
-                if on_page is not None:
-                    on_page()
+            try:
+                for _ in as_completed(results):
+                    if on_page is not None:
+                        on_page()
+            except BaseException:
+                # Whoever interrupts should wait for the pages under way and not for the rest of the batch.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
             return [result.result() for result in results]
 
     def encode_query(self, text: str, depth: int) -> EncodedQuery:

@@ -80,6 +80,8 @@ class WordPieces:
 
     def query(self, text: str) -> QueryTokens:
         """The tokens of a query; each piece is the query's own writing, with ## before what continues a word."""
+        # Lone surrogates, as in arguments that are not UTF-8, are no characters a tokenizer could take.
+        text = text.encode("utf-8", "replace").decode("utf-8")
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         pieces = tuple(
             (_CONTINUES if token.startswith(_CONTINUES) else "") + text[start:end]

@@ -7,6 +7,7 @@ nor a PDF of thousands of pages is ever held whole.
 from __future__ import annotations
 
 import hashlib
+import io
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -122,7 +123,9 @@ def is_one_document(source: Source | Iterable[Source]) -> bool:
 
 
 def _is_single(source: Source | Iterable[Source]) -> bool:
-    return isinstance(source, (str, Path, bytes, bytearray, memoryview, Image.Image, np.ndarray, Page))
+    # An open file would give its lines.
+    known = (str, Path, bytes, bytearray, memoryview, Image.Image, np.ndarray, Page, io.IOBase)
+    return isinstance(source, known)
 
 
 def _each(source: Source | Iterable[Source]) -> Iterator[Source]:

@@ -68,7 +68,7 @@ def items_of(source: Source) -> Iterator[Item]:
         if not isinstance(source, Page):
             problem = (
                 f"cannot index a {type(source).__name__}: expected a path, the bytes of a file, a PIL image, "
-                "a numpy array or a Page"
+                "a numpy array or a Page; of an open file pass what its read() gives"
             )
         yield FailedSource("", "", SourceError(problem))
 

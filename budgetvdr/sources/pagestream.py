@@ -8,6 +8,9 @@ from dataclasses import replace
 from budgetvdr.errors import PageError
 from budgetvdr.pages import MetadataValue, Page, ReadMode
 
+_MOST_PAGES = 2**31 - 1
+_SIZES = [[a, b] for a in (int, float) for b in (int, float)]
+
 
 def checked_pages(
     pages: Iterable[Page], metadata: Mapping[str, MetadataValue], read: ReadMode
@@ -35,8 +38,16 @@ def bad_doc_id(doc_id: object) -> str:
 
 
 def _bad_page(page: Page) -> str:
-    if not isinstance(page.page_num, int) or isinstance(page.page_num, bool) or page.page_num < 1:
-        return f"page_num is a whole number from 1; found {page.page_num!r}"
+    for name, value, least in (("page_num", page.page_num, 1), ("page_count", page.page_count, 0)):
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_PAGES:
+            return f"{name} is a whole number from {least} to {_MOST_PAGES}; found {value!r:.40}"
+    for name, text in (("label", page.label), ("source", page.source), ("content_hash", page.content_hash)):
+        if not isinstance(text, str):
+            return f"{name} is a text; found {type(text).__name__}"
+    if not isinstance(page.metadata, Mapping):
+        return f"metadata is a mapping; found {type(page.metadata).__name__}"
+    if not isinstance(page.size, tuple) or [type(side) for side in page.size] not in _SIZES:
+        return f"size is (width, height); found {page.size!r:.60}"
     if page.image is None and page.render is None and page.words is None:
         return f"page {page.page_num} has nothing to read: give it image=, render= or words="
     return ""

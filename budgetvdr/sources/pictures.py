@@ -17,6 +17,8 @@ from budgetvdr.errors import SourceError, UnreadableFileError
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 # Pillow tries every format it knows, some through outside programs; these are the ones meant.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+# What Pillow allows a file to hold goes for pictures already in memory, too.
+_MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 89_478_485)
 # What decoders raise on damaged or hostile files. The bomb warning is an exception where warnings are errors.
 _DAMAGE = (
     OSError,
@@ -110,6 +112,10 @@ def upright_rgb(image: Image.Image) -> Image.Image:
     """
     if 0 in image.size:
         raise SourceError(f"a picture of {image.width} x {image.height} pixels has nothing on it")
+    if image.width * image.height > _MOST_PIXELS:
+        raise SourceError(
+            f"a picture of {image.width} x {image.height} pixels is too large: expected at most {_MOST_PIXELS} in all"
+        )
     try:
         return _decoded_rgb(image)
     except _DAMAGE as error:
@@ -152,7 +158,8 @@ def from_array(array: npt.NDArray[Any]) -> Image.Image:
 
 def _eight_bits(grey: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     if grey.dtype == np.uint16:
-        return (grey >> 8).astype(np.uint8)
+        # Scanners leave the upper bits empty where they see less than 16 bits.
+        return (grey >> max(0, int(grey.max()).bit_length() - 8)).astype(np.uint8)
     # Wider integers and floats have no agreed white: the brightest value is taken for it.
     values = np.nan_to_num(grey.astype(np.float64))
     low, high = min(values.min(), 0.0), values.max()

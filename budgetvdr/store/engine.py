@@ -101,5 +101,5 @@ def _advice(error: BaseException) -> str:
     if "os error 13" in text or "os error 30" in text or getattr(error, "errno", None) in {13, 30}:
         return "; check the permissions of the folder, or open the index with read_only=True"
     if "Not found:" in text:
-        return "; it was compacted away while being read (search again), or deleted by hand"
+        return "; it was compacted away meanwhile (search again), or the index was deleted or made anew (open it again)"
     return ""

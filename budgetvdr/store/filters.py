@@ -15,6 +15,7 @@ stand in single quotes. Names in a mapping are always exact.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from typing import Final
@@ -26,6 +27,8 @@ from budgetvdr.store.schema import KINDS, plain_value, storable, value_type
 
 Where = str | Mapping[str, object]
 
+# Parentheses, and what may hold some that do not count: quoted names and strings, comments.
+_MARKS: Final = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|`[^`]*`|--[^\n]*|/\*.*?\*/|[()]""", re.DOTALL)
 _RANGE: Final = ("<", "<=", ">", ">=")
 
 
@@ -52,8 +55,18 @@ def to_sql(where: Where | None, fields: Mapping[str, pa.DataType]) -> str | None
 def enclosed(sql: str) -> str:
     """A condition that LanceDB takes whole or not at all.
 
-    Bare, everything after it would be ignored without a word (`year = 2020; ...`). The line break ends a comment.
+    Bare, everything after it would be ignored without a word (`year = 2020; ...`), and so would everything after a
+    parenthesis that closes ours. The line break ends a comment.
+
+    Raises QueryError where parentheses do not match.
     """
+    depth = 0
+    for mark in _MARKS.findall(sql):
+        depth += {"(": 1, ")": -1}.get(mark, 0)
+        if depth < 0:
+            break
+    if depth:
+        raise QueryError(f"where: parentheses do not match in {sql!r}")
     return f"({sql}\n)"
 
 

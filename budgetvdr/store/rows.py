@@ -20,6 +20,7 @@ from budgetvdr.store.schema import (
     vector_column,
 )
 
+_LARGEST_HALF = 65504.0
 _FRACTIONS = 65535  # regions are stored as uint16 shares of the page
 
 
@@ -60,6 +61,19 @@ class PageRow:
 def latest_by_id(rows: Sequence[PageRow]) -> list[PageRow]:
     """The last row of every page id, in order of first appearance."""
     return list({row.id: row for row in rows}.values())
+
+
+def check_row(row: PageRow, settings: IndexSettings) -> None:
+    """Raises EncodingError for a page whose vectors or regions cannot be stored."""
+    _checked_count(row, settings)
+    for depth, vectors in row.vectors.items():
+        largest = np.abs(vectors).max(initial=0.0)
+        # Written so that NaN fails too.
+        if not largest <= _LARGEST_HALF:
+            raise EncodingError(
+                f"{row.id} at depth {depth}: expected finite vectors within float16 (up to 65504), found {largest}; "
+                "the encoder is at fault"
+            )
 
 
 def arrow_table(rows: Sequence[PageRow], settings: IndexSettings, schema: pa.Schema) -> pa.Table:

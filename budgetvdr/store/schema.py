@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from enum import Enum
 from itertools import pairwise
 from typing import Final
 
@@ -24,8 +26,9 @@ from budgetvdr.pages import MetadataValue
 STORE_FORMAT_VERSION: Final = 1
 TABLE: Final = "pages"
 _SETTINGS_KEY: Final = b"budgetvdr"
+_IDENTITY_KEY: Final = b"budgetvdr.identity"
 _KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_INT64: Final = range(-(2**63) + 1, 2**63)
+_LARGEST_INT: Final = 2**63 - 1
 
 # Lance then refuses a second writer's insert of an id that the first has inserted; without it both rows stay.
 _PRIMARY_KEY: Final = {"lance-schema:unenforced-primary-key": "true"}
@@ -113,7 +116,16 @@ def new_schema(settings: IndexSettings) -> pa.Schema:
         for depth in settings.depths
         for start, end in settings.slices()
     ]
-    return pa.schema([*OWN_FIELDS, *vectors], metadata={_SETTINGS_KEY: json.dumps(asdict(settings)).encode()})
+    # A table deleted and made again is another one, whatever its version number.
+    identity = uuid.uuid4().hex.encode()
+    metadata = {_SETTINGS_KEY: json.dumps(asdict(settings)).encode(), _IDENTITY_KEY: identity}
+    return pa.schema([*OWN_FIELDS, *vectors], metadata=metadata)
+
+
+def identity_of(schema: pa.Schema) -> bytes:
+    """What tells a table from one made later at the same place."""
+    found: bytes = (schema.metadata or {}).get(_IDENTITY_KEY, b"")
+    return found
 
 
 def read_settings(schema: pa.Schema, uri: str) -> IndexSettings:
@@ -158,7 +170,12 @@ def storable(text: str) -> str:
 
 
 def plain_value(value: object) -> object:
-    """A numpy scalar as the Python scalar it stands for, anything else as it is."""
+    """A numpy scalar or a member of an enumeration as the Python scalar it stands for, anything else as it is."""
+    if isinstance(value, Enum):
+        return plain_value(value.value)
+    if isinstance(value, np.datetime64):
+        # Nanoseconds, which pandas has, would come out as a bare number.
+        return value.astype("datetime64[us]").item()
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -168,10 +185,18 @@ def value_type(value: object) -> pa.DataType | None:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        return pa.int64() if value in _INT64 else None
+        return pa.int64() if abs(value) <= _LARGEST_INT else None
     if isinstance(value, datetime):
-        return pa.timestamp("us", None if value.utcoffset() is None else "UTC")
+        return pa.timestamp("us", None if value.utcoffset() is None else "UTC") if _in_utc(value) else None
     return next((kind for known, kind in _PLAIN_TYPES.items() if isinstance(value, known)), None)
+
+
+def _in_utc(value: datetime) -> bool:
+    try:
+        value.astimezone(UTC) if value.utcoffset() is not None else None
+    except OverflowError:
+        return False
+    return True
 
 
 def new_metadata_fields(schema: pa.Schema, pages: Iterable[tuple[str, Mapping[str, MetadataValue]]]) -> list[pa.Field]:

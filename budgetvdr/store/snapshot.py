@@ -28,7 +28,7 @@ from budgetvdr.store.records import (
     StoreStats,
 )
 from budgetvdr.store.rows import region_fractions
-from budgetvdr.store.schema import KINDS, IndexSettings, filter_fields, metadata_fields
+from budgetvdr.store.schema import KINDS, IndexSettings, filter_fields, identity_of, metadata_fields
 
 if TYPE_CHECKING:
     from lancedb.table import LanceTable
@@ -38,6 +38,7 @@ class Snapshot:
     """One version of the table; what others write meanwhile does not show. Safe to use from several threads.
 
     Pages are addressed by `RowAddresses`, which hold in this snapshot only; page ids hold for ever.
+    identity: differs between a table and one that was made later at the same place.
     Every method raises StorageError where the disk fails, or where the version was compacted away meanwhile, and every
     one that takes a filter QueryError, with LanceDB's reason, where that is wrong.
     """
@@ -49,6 +50,7 @@ class Snapshot:
         with storage_failures(f"open {uri}"):
             self.version: int = table.version
             self._schema = table.schema
+        self.identity = identity_of(self._schema)
 
     def condition(self, where: Where | None) -> str | None:
         """A filter as an SQL condition, None for every page. See `filters` for the forms."""
@@ -94,6 +96,16 @@ class Snapshot:
         columns = self.settings.columns(depth, dim)
         taken, order = self._take(addresses, columns)
         return records.reordered(records.slab(taken, columns), order)
+
+    def vectors_and_facts(self, addresses: RowAddresses, depth: int, dim: int) -> tuple[Slab, list[PageFacts]]:
+        """Both of chosen pages, in the order asked, for little more than either costs.
+
+        Raises BudgetError for a depth or width not stored.
+        """
+        columns, keys = self.settings.columns(depth, dim), list(metadata_fields(self._schema))
+        taken, order = self._take(addresses, [*columns, *FACT_COLUMNS, *keys])
+        facts = records.page_facts(taken, keys)
+        return records.reordered(records.slab(taken, columns), order), [facts[place] for place in order]
 
     def facts(self, addresses: RowAddresses) -> list[PageFacts]:
         """Everything but vectors and pictures of chosen pages, in the order asked."""

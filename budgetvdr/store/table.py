@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -18,7 +19,7 @@ from budgetvdr.store import engine, place
 from budgetvdr.store.engine import storage_failures
 from budgetvdr.store.filters import enclosed, literal, one_of
 from budgetvdr.store.records import DocumentState
-from budgetvdr.store.rows import PageRow, arrow_table, latest_by_id
+from budgetvdr.store.rows import PageRow, arrow_table, check_row, latest_by_id
 from budgetvdr.store.schema import (
     IndexSettings,
     new_metadata_fields,
@@ -63,6 +64,7 @@ class Store:
         self._folder = engine.local_path(uri)
         self._read_only = read_only
         self._closed = False
+        self._process = os.getpid()
         self._writing = threading.Lock()
         self._looking = threading.Lock()
         with storage_failures(f"open {uri}"):
@@ -117,6 +119,10 @@ class Store:
     def document_state(self, doc_id: str) -> DocumentState:
         """What the latest version holds of a document."""
         return self.snapshot().document_state(doc_id)
+
+    def check(self, row: PageRow) -> None:
+        """Raises EncodingError for a page whose vectors or regions could not be stored."""
+        check_row(row, self.settings)
 
     def upsert(self, rows: Sequence[PageRow], complete: Mapping[str, str] | None = None) -> None:
         """Stores pages in one commit, replacing those with equal ids; of equal ids in `rows` the last wins.
@@ -216,6 +222,11 @@ class Store:
     def _check_open(self) -> None:
         if self._closed:
             raise IndexStoreError(f"the index at {self.uri} is closed; open it again")
+        if os.getpid() != self._process:
+            raise IndexStoreError(
+                f"the index at {self.uri} was opened in another process, and its threads do not come along through a "
+                "fork; open it in each process"
+            )
 
     def _check_writable(self, action: str) -> None:
         self._check_open()
