@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
+import pickle
+import shutil
 import threading
+import warnings
 import weakref
 from collections.abc import Iterator
 from datetime import date
@@ -22,6 +27,7 @@ from budgetvdr.errors import (
     BudgetError,
     IndexFormatError,
     IndexMismatchError,
+    IndexStoreError,
     MetadataError,
     MissingExtraError,
     PasswordError,
@@ -272,6 +278,77 @@ def test_pages_of_one_document_can_come_in_several_calls(index: Index) -> None:
     assert (report.pages, report.files[0].unchanged, len(index)) == (1, 1, 4)
 
 
+def test_one_bad_page_is_one_bad_page(index: Index) -> None:
+    def broken(longest_side: int) -> Image.Image:
+        raise ZeroDivisionError("a renderer of the caller's")
+
+    words = _words("sound page")
+    nowhere = Words(words.texts, np.full_like(words.boxes, np.nan))
+    report = index.add_pages(
+        [
+            Page("doc", 1, words=words),
+            Page("doc", 2, words=nowhere),
+            Page("doc", 3, words=words, render=broken),
+            Page("doc", 2**40, words=words),
+            Page("doc", 5, words=words, label=5),  # type: ignore[arg-type]
+            Page("doc", 6, words=words, metadata=None),  # type: ignore[arg-type]
+            Page("doc", 7, words=words),
+        ],
+        store_images=True,
+    )
+    (file,) = report.files
+    assert (file.status, file.stored) == ("partial", 2)
+    assert [problem.page_num for problem in file.problems] == [2, 3, 5, 6, 2**40]
+    assert [hit.page_num for hit in index.search("sound page")] == [1, 7]
+    copied = pickle.loads(pickle.dumps(report))
+    assert [str(problem.error) for problem in copied.files[0].problems] == [str(p.error) for p in file.problems]
+
+
+def test_an_index_made_anew_under_an_open_reader(
+    index: Index, make_pdf: MakePdf, encoder: Encoder, tmp_path: Path
+) -> None:
+    index.add_pages(make_pdf("a.pdf", *PAGES))
+    with Index.open(tmp_path / "pages.bvdr", encoder=encoder, read_only=True) as reader:
+        assert reader.search("laptop", k=1)[0].page_num == 3
+        shutil.rmtree(tmp_path / "pages.bvdr")
+        with Index.open(tmp_path / "pages.bvdr", encoder=encoder) as fresh:
+            fresh.add_pages(make_pdf("b.pdf", *reversed(PAGES)))
+            fresh.add_pages(make_pdf("c.pdf", "Something else."))
+            expected = [(hit.id, hit.score) for hit in fresh.search("laptop")]
+        assert [(hit.id, hit.score) for hit in reader.search("laptop")] == expected
+
+
+def test_a_forked_process_is_told_to_open_its_own(index: Index, make_pdf: MakePdf) -> None:
+    index.add_pages(make_pdf("a.pdf", *PAGES))
+    index.search("laptop")
+    ours, theirs = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        child = os.fork()
+    if not child:
+        try:
+            index.search("laptop")
+        except IndexStoreError as error:
+            os.write(theirs, str(error).encode())
+        os._exit(0)
+    os.close(theirs)
+    os.waitpid(child, 0)
+    with os.fdopen(ours, "rb") as pipe:
+        assert b"open it in each process" in pipe.read()
+
+
+def test_a_closed_index_says_so(index: Index) -> None:
+    index.close()
+    for use in (
+        lambda: index.search("x"),
+        lambda: len(index),
+        lambda: index.add_pages(Page("a", 1, words=_words("x"))),
+    ):
+        with pytest.raises(IndexStoreError, match="closed"):
+            use()
+    index.close()
+
+
 def test_one_bad_file_does_not_stop_a_folder(index: Index, make_pdf: MakePdf, tmp_path: Path) -> None:
     make_pdf("pile/good.pdf", PAGES[0])
     (tmp_path / "pile/bad.pdf").write_bytes(b"not a pdf")
@@ -400,8 +477,12 @@ def test_wrong_sources(index: Index, tmp_path: Path) -> None:
     (tmp_path / "empty/notes.txt").write_text("hello")
     with pytest.raises(SourceNotFoundError, match="empty"):
         index.add_pages(tmp_path / "empty")
-    with pytest.raises(UnreadableFileError):
-        index.add_pages(b"neither")
+    for nothing in (b"neither", bytearray(b"neither")):
+        with pytest.raises(UnreadableFileError):
+            index.add_pages(nothing)
+    for wrong in (None, 5, io.BytesIO(b"%PDF-")):
+        with pytest.raises(SourceError, match="cannot index a"):
+            index.add_pages(wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="if_exists must be one of 'update'"):
         index.add_pages(tmp_path, if_exists="overwrite")  # type: ignore[arg-type]
 

@@ -6,7 +6,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
+from enum import Enum
+from http import HTTPStatus
 from pathlib import Path
 
 import numpy as np
@@ -301,6 +303,7 @@ def test_whole_numbers_fit_floats_within_and_across_batches(store: Store) -> Non
         ({7: 1}, "expected a letter"),
         ({"tags": ["x"]}, "found list"),
         ({"big": 2**63}, "64 bits"),
+        ({"late": datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5)))}, "found datetime"),
     ],
 )
 def test_metadata_that_cannot_be_stored_is_refused_with_the_batch(
@@ -311,6 +314,16 @@ def test_metadata_that_cannot_be_stored_is_refused_with_the_batch(
     with pytest.raises(MetadataError, match=message):
         store.upsert([page_row("a", 2, metadata={"fresh": 1}), page_row("b", 1, metadata=metadata)])
     assert store.snapshot() is before
+
+
+def test_members_of_enumerations_and_numpy_times_are_stored_as_what_they_stand_for(store: Store) -> None:
+    class Lang(str, Enum):  # noqa: UP042 (how most code writes it)
+        EN = "en"
+
+    metadata = {"lang": Lang.EN, "status": HTTPStatus.OK, "at": np.datetime64("2024-05-01T12:00:00", "ns")}
+    store.upsert([page_row("a", 1, metadata=metadata)])
+    (fact,) = store.snapshot().facts(store.snapshot().matching("lang = 'en' AND status = 200"))
+    assert fact.metadata == {"lang": "en", "status": 200, "at": datetime(2024, 5, 1, 12)}
 
 
 def test_two_types_for_one_new_key_in_a_batch_are_refused(store: Store) -> None:

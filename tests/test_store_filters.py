@@ -111,6 +111,11 @@ def test_wrong_filters_say_what_is_wrong(snapshot: Snapshot, where: Where, messa
         snapshot.condition(where)
 
 
+@pytest.mark.parametrize("where", ["Lang <> ')'", "Lang <> '(' -- )", "Lang <> 'x' /* ( */"])
+def test_parentheses_in_strings_and_comments_do_not_count(snapshot: Snapshot, where: str) -> None:
+    assert len(snapshot.matching(where)) == len(snapshot.matching("Lang IS NOT NULL"))
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
@@ -119,6 +124,8 @@ def test_wrong_filters_say_what_is_wrong(snapshot: Snapshot, where: Where, messa
         ('Lang = "de"', "No field named de"),
         ("year = 2020; drop table pages", "parsing"),
         ("year = 2020 limit 1", "parsing"),
+        ("year = 2020) Lang = 'en'", "parentheses do not match"),
+        ("(year = 2020", "parentheses do not match"),
         ("year", "boolean"),
         ("year = 'abc'", "abc"),
         ("year / 0 > 1", "[Dd]ivide by zero"),
