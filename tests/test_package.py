@@ -6,6 +6,7 @@ import textwrap
 from pathlib import Path
 
 from conftest import MakePdf
+from PIL import Image, ImageDraw
 
 import budgetvdr
 
@@ -27,7 +28,10 @@ def test_public_names_are_listed_in_order_and_documented() -> None:
 
 
 def test_add_and_search_without_torch_and_transformers(make_pdf: MakePdf, tmp_path: Path) -> None:
-    path = make_pdf("a.pdf", "Gauges are calibrated every spring.", "")
+    make_pdf("files/a.pdf", "Gauges are calibrated every spring.", "")
+    scan = Image.new("RGB", (1000, 400), "white")
+    ImageDraw.Draw(scan).text((60, 120), "Zebra crossing repairs", fill="black", font_size=64)
+    scan.save(tmp_path / "files/scan.png")
     result = run(
         """
         import sys
@@ -37,16 +41,17 @@ def test_add_and_search_without_torch_and_transformers(make_pdf: MakePdf, tmp_pa
         import budgetvdr
         with budgetvdr.Index.open(sys.argv[2]) as index:
             index.add_pages(sys.argv[1], show_progress_bar=False)
-            hit = index.search("When are gauges calibrated?")[0]
-            hit.explain().overlay(hit.image())
-            print(hit.id)
+            for query in ("When are gauges calibrated?", "zebra"):
+                hit = index.search(query)[0]
+                hit.explain().overlay(hit.image())
+                print(hit.id, *hit.notes)
         assert sys.modules["torch"] is None and sys.modules["transformers"] is None
         """,
-        str(path),
+        str(tmp_path / "files"),
         str(tmp_path / "index"),
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "a.pdf#1"
+    assert result.stdout.splitlines() == ["a.pdf#1", "scan.png#1 ocr"]
     assert result.stderr == ""
 
 

@@ -40,7 +40,7 @@ class Reading:
     """What was read on a page.
 
     reader: "text_layer", "ocr" or "none". notes: what a person should know of how it was read. seconds: CPU seconds
-    by stage: "render", "text_layer" (judging it) and "ocr".
+    by stage: "render", "text_layer" (judging it, or that the page is blank) and "ocr".
     """
 
     words: Words
@@ -100,7 +100,7 @@ class PageReader:
                 return verdict.words, "text_layer", list(verdict.notes)
             reason = verdict.reason
             notes = [f"text_layer_rejected:{reason}"]
-        with stages.measure("ocr"):
+        with stages.measure("text_layer"):
             if is_blank(picture):
                 return _NOTHING, "none", [*notes, "blank"]
         try:
