@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Self, get_args, overload
+from typing import Self, overload
 
-import numpy as np
 from tqdm import tqdm
 
 from budgetvdr.budget import Budget, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
+from budgetvdr.checks import check_add, check_k, check_settings, threads_or_cores
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import (
     BudgetError,
     IndexFormatError,
-    IndexMismatchError,
     QueryError,
     ReadOnlyError,
     SourceNotFoundError,
@@ -93,7 +91,7 @@ class Index:
             raise IndexFormatError("the path of the index is empty: expected a folder or an object-store URI")
         if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, int)):
             raise ValueError(f"memory_limit is a number of bytes; found {memory_limit!r}")
-        workers = _threads(threads)
+        workers = threads_or_cores(threads)
         chosen = (
             open_encoder(encoder, threads=workers) if encoder is None or isinstance(encoder, str | Path) else encoder
         )
@@ -108,7 +106,7 @@ class Index:
             read_only=read_only,
             storage_options=storage_options,
         )
-        _check_settings(store.settings, settings, str(path), depths_given=depths is not None)
+        check_settings(store.settings, settings, str(path), depths_given=depths is not None)
         limit = default_memory_limit() if memory_limit is None else memory_limit
         return cls(store, chosen, read_only=read_only, memory_limit=limit, threads=workers)
 
@@ -173,13 +171,7 @@ class Index:
         """
         if self._read_only:
             raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to add pages")
-        if password is not None and not isinstance(password, str):
-            raise ValueError(f"password is a text; found {type(password).__name__}")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
-            raise ValueError(f"batch_size must be a whole number of pages, at least 1; found {batch_size!r}")
-        for name, value, known in (("if_exists", if_exists, get_args(IfExists)), ("read", read, get_args(ReadMode))):
-            if value not in known:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; found {value!r}")
+        check_add(password=password, batch_size=batch_size, if_exists=if_exists, read=read)
         documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
         options = IngestOptions(if_exists, store_images, int(batch_size))
         disable = None if show_progress_bar is None else not show_progress_bar
@@ -214,8 +206,7 @@ class Index:
         Raises QueryError for an empty or oversized query, a k below 1 or a filter that cannot be understood;
         BudgetError for a budget the index cannot serve.
         """
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise QueryError(f"k must be a whole number of hits, at least 1; found {k!r}")
+        check_k(k)
         point = plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)
         snapshot = self._store.snapshot()
         condition = snapshot.condition(where)
@@ -335,25 +326,3 @@ class Index:
             )
             for fact, score in zip(ranking.facts, ranking.scores, strict=True)
         ]
-
-
-def _threads(threads: int | None) -> int:
-    if threads is None:
-        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise ValueError(f"threads must be a whole number, at least 1; found {threads!r}")
-    return threads
-
-
-def _check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, depths_given: bool) -> None:
-    if stored.fingerprint != asked.fingerprint:
-        raise IndexMismatchError(
-            f"{path} was made with {stored.encoder_name} ({stored.fingerprint}), and its vectors cannot be compared "
-            f"with those of {asked.encoder_name} ({asked.fingerprint}); open it with encoder= set to that bundle, or "
-            "make a new index"
-        )
-    if depths_given and stored.depths != asked.depths:
-        raise IndexMismatchError(
-            f"{path} stores depths {list(stored.depths)}, and they are fixed at creation; "
-            f"found depths={list(asked.depths)}"
-        )
