@@ -28,8 +28,9 @@ from budgetvdr.hit import Hit
 from budgetvdr.info import IndexInfo
 from budgetvdr.ingest import IngestOptions, ingest
 from budgetvdr.intake import IfExists
+from budgetvdr.memory import quarter_of_machine
 from budgetvdr.pages import AddReport, MetadataValue, ReadMode, Spent
-from budgetvdr.searcher import Searcher, default_memory_limit
+from budgetvdr.searcher import Searcher
 from budgetvdr.sources import Source, is_one_document, open_documents
 from budgetvdr.store import (
     STORE_FORMAT_VERSION,
@@ -107,7 +108,7 @@ class Index:
             storage_options=storage_options,
         )
         check_settings(store.settings, settings, str(path), depths_given=depths is not None)
-        limit = default_memory_limit() if memory_limit is None else memory_limit
+        limit = quarter_of_machine() if memory_limit is None else memory_limit
         return cls(store, chosen, read_only=read_only, memory_limit=limit, threads=workers)
 
     @property

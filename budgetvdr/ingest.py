@@ -19,6 +19,7 @@ from tqdm import tqdm
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BudgetVDRError, PageError
 from budgetvdr.intake import IfExists, Item, Work, begin, items
+from budgetvdr.memory import give_back
 from budgetvdr.pages import AddReport, EncodedPage, FileReport, Page, PageProblem
 from budgetvdr.sources import Document, FailedSource
 from budgetvdr.sources.pictures import upright_rgb
@@ -205,6 +206,7 @@ def _write(store: Store, rows: Sequence[tuple[Work, PageRow]], batch: Sequence[I
         store.upsert([row for _, row in rows], complete)
     for work, _ in rows:
         work.report.stored += 1
+    give_back()
     report.seconds["write"] += perf_counter() - start
 
 

@@ -6,7 +6,6 @@ An index whose vectors would not fit the memory limit is streamed and scored exa
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -206,14 +205,6 @@ class Searcher:
 
     def _held_bytes(self) -> int:
         return sum(item.pages.nbytes for item in self._resident.values())
-
-
-def default_memory_limit() -> int:
-    """A quarter of the machine's memory, in bytes; 2 GiB where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-    except (AttributeError, ValueError, OSError):
-        return 2 << 30
 
 
 def _candidates(scores: Float, k: int, margin: float) -> npt.NDArray[np.intp]:
