@@ -92,7 +92,7 @@ def test_a_scan_is_read_by_ocr_at_its_own_size(ocr: type[FakeOcr]) -> None:
     assert (result.reader, result.notes, result.words.texts) == ("ocr", ("ocr",), ("Seen", "here"))
     assert asked == [800, 2000]
     assert [picture.size for picture in ocr.seen] == [(1500, 2000)]
-    assert set(result.seconds) == {"render", "ocr"}
+    assert set(result.seconds) == {"render", "text_layer", "ocr"}
 
 
 def test_a_layer_that_lies_elsewhere_is_rejected(ocr: type[FakeOcr]) -> None:
