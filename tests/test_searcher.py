@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,11 +53,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 def brute_force(store: Store, query: np.ndarray, plan: Plan, where: str | None) -> list[tuple[str, float]]:
     """(id, score) of every page with vectors, best first, in float64."""
     snapshot, scored = store.snapshot(), []
-    for fact in snapshot.facts(snapshot.matching(where)):
-        found = snapshot.page_vectors(fact.id, plan.depth, plan.dim)
-        assert found is not None
-        if len(found[0]):
-            similarities = query.astype(np.float64) @ unit_prefix(found[0], plan.dim).astype(np.float64).T
+    slab, facts = snapshot.vectors_and_facts(snapshot.matching(where), plan.depth, plan.dim)
+    vectors = unit_prefix(np.concatenate(slab.slices, axis=1), plan.dim).astype(np.float64)
+    for fact, (first, last) in zip(facts, pairwise(slab.offsets), strict=True):
+        if last > first:
+            similarities = query.astype(np.float64) @ vectors[first:last].T
             scored.append((fact.id, float(similarities.max(axis=1).mean())))
     return sorted(scored, key=lambda item: -item[1])
 
