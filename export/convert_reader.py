@@ -278,7 +278,8 @@ def _presets(depth: int, dims: Sequence[int]) -> dict[str, Preset]:
     return {
         "full": Preset(depth, dims[-1]),
         "balanced": Preset(depth, dims[len(dims) // 2]),
-        "fast": Preset(depth, dims[0]),
+        # The narrowest width saves a millisecond in twenty more and costs a fifth of the quality (docs/results.md).
+        "fast": Preset(depth, dims[1]),
     }
 
 

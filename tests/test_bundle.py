@@ -36,7 +36,7 @@ def test_the_bundled_manifest_promises_what_the_documentation_says() -> None:
     assert manifest.dims == (32, 64, 128, 256, 384)
     assert manifest.trained_exits == (6,)
     presets = {name: (preset.depth, preset.dim) for name, preset in manifest.presets.items()}
-    assert presets == {"full": (6, 384), "balanced": (6, 128), "fast": (6, 32)}
+    assert presets == {"full": (6, 384), "balanced": (6, 128), "fast": (6, 64)}
 
 
 def test_the_bundled_files_are_whole_small_and_licensed() -> None:

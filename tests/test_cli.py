@@ -23,7 +23,7 @@ def test_search_prints_ranked_pages_and_the_cost(index_path: str, capsys: pytest
     assert main(["search", index_path, "How often is the lighthouse painted?", "--budget", "fast"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[0] == "1" and lines[0].endswith("first.pdf  page 1")
-    assert "depth 6, dim 32" in lines[-1] and "ms" in lines[-1]
+    assert "depth 6, dim 64" in lines[-1] and "ms" in lines[-1]
 
 
 def test_search_as_json_at_a_point_with_a_filter(index_path: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -510,7 +510,7 @@ def test_only_some_depths_can_be_stored(tmp_path: Path, encoder: Encoder, make_p
     with Index.open(path, encoder=encoder, depths=[6]) as index:
         index.add_pages(make_pdf("handbook.pdf", *PAGES))
         assert index.search("laptop", k=1)[0].page_num == 3
-        assert index.search("laptop", k=1, budget="fast")[0].budget.dim == 32
+        assert index.search("laptop", k=1, budget="fast")[0].budget.dim == 64
         with pytest.raises(BudgetError, match=r"depth 2 .*\[6\]"):
             index.search("laptop", budget=Budget(depth=2))
     with Index.open(path, encoder=encoder) as index:
