@@ -77,11 +77,10 @@ class Index:
         path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle folder; None for the bundled encoder,
         which needs no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
         fixed at creation. create: whether a missing index may be made. read_only: never creates or changes anything.
-        memory_limit: bytes of vectors kept in memory,
-        a quarter of the machine's by default; a larger index is streamed from disk. threads: workers that encode and
-        scan, one a core by default. providers: onnxruntime execution providers for the encoder, best first, such as
-        ("CUDAExecutionProvider",); one that cannot be used is an error. storage_options: credentials and settings of
-        an object store.
+        memory_limit: bytes of vectors kept in memory, a quarter of the machine's by default; a larger index is streamed
+        from disk. threads: workers that encode and scan, one a core by default. providers: onnxruntime execution
+        providers for a bundle opened here, best first, such as ("CUDAExecutionProvider",); one that cannot be used is
+        an error. storage_options: credentials and settings of an object store.
 
         Raises IndexFormatError for something that is not an index or is of a newer format, IndexMismatchError for an
         index made with another bundle or other depths, BundleError for a bundle that cannot be used, BudgetError for
@@ -93,10 +92,9 @@ class Index:
         if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, int)):
             raise ValueError(f"memory_limit is a number of bytes; found {memory_limit!r}")
         workers = threads_or_cores(threads)
-        chosen = (
-            open_encoder(encoder, threads=workers) if encoder is None or isinstance(encoder, str | Path) else encoder
-        )
-        manifest = chosen.manifest
+        if encoder is None or isinstance(encoder, str | Path):
+            encoder = open_encoder(encoder, threads=workers, providers=providers)
+        manifest = encoder.manifest
         wanted = manifest.depths if depths is None else tuple(d for d in manifest.depths if d in depths)
         if depths is not None and (not wanted or len(wanted) < len(set(depths))):
             raise BudgetError(f"depths must be some of {list(manifest.depths)}, the bundle's exits; found {depths!r}")
@@ -109,7 +107,7 @@ class Index:
         )
         check_settings(store.settings, settings, str(path), depths_given=depths is not None)
         limit = quarter_of_machine() if memory_limit is None else memory_limit
-        return cls(store, chosen, read_only=read_only, memory_limit=limit, threads=workers)
+        return cls(store, encoder, read_only=read_only, memory_limit=limit, threads=workers)
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -170,8 +168,7 @@ class Index:
         PasswordError, SourceError). Raises also MetadataError, StorageError, ReadOnlyError, MissingExtraError where OCR
         is forced and not installed, and ValueError for an argument that is none of its choices.
         """
-        if self._read_only:
-            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to add pages")
+        self._refuse_if_read_only("add pages")
         check_add(password=password, batch_size=batch_size, if_exists=if_exists, read=read)
         documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
         options = IngestOptions(if_exists, store_images, int(batch_size))
@@ -222,8 +219,7 @@ class Index:
 
         Ids that are not there are ignored. Raises QueryError unless exactly one of doc_id and where is given.
         """
-        if self._read_only:
-            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to delete")
+        self._refuse_if_read_only("delete")
         if (doc_id is None) == (where is None):
             raise QueryError("delete takes either doc_id= or where=, and exactly one of them")
         if doc_id is not None:
@@ -270,8 +266,7 @@ class Index:
         `optimize` is called again, the index takes its space twice. timedelta(0) frees everything now, and a search
         that runs meanwhile in another process may have to be repeated.
         """
-        if self._read_only:
-            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to optimize")
+        self._refuse_if_read_only("optimize")
         return self._store.optimize(keep)
 
     def close(self) -> None:
@@ -293,6 +288,11 @@ class Index:
     ) -> None:
         self.close()
 
+    def _refuse_if_read_only(self, action: str) -> None:
+        """Before any work is done; the store itself would refuse only the commit."""
+        if self._read_only:
+            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to {action}")
+
     def _search_one(self, snapshot: Snapshot, text: str, k: int, point: Plan, condition: str | None) -> list[Hit]:
         start = perf_counter()
         query = query_at(self._encoder, text, point.depth, point.dim)
@@ -311,7 +311,7 @@ class Index:
         )
         return [
             Hit(
-                id=f"{fact.doc_id}#{fact.page_num}",
+                id=fact.id,
                 doc_id=fact.doc_id,
                 page_num=fact.page_num,
                 score=float(score),

@@ -31,6 +31,7 @@ from budgetvdr.errors import (
     MetadataError,
     MissingExtraError,
     PasswordError,
+    ProviderError,
     QueryError,
     ReadOnlyError,
     SourceError,
@@ -522,6 +523,12 @@ def test_only_some_depths_can_be_stored(tmp_path: Path, encoder: Encoder, make_p
         Index.open(path, encoder=encoder, depths=[2, 6])
     with pytest.raises(BudgetError, match=r"\[2, 4, 6\]"):
         Index.open(tmp_path / "other.bvdr", encoder=encoder, depths=[5])
+
+
+def test_execution_providers_reach_the_encoder(tmp_path: Path) -> None:
+    with pytest.raises(ProviderError, match="ImaginaryExecutionProvider"):
+        Index.open(tmp_path / "index", providers=("ImaginaryExecutionProvider",))
+    assert not (tmp_path / "index").exists()
 
 
 def test_what_is_not_an_index_is_refused(tmp_path: Path, encoder: Encoder) -> None:
