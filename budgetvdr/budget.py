@@ -30,11 +30,11 @@ class Budget:
     def __post_init__(self) -> None:
         for name in ("depth", "dim"):
             value = getattr(self, name)
-            if value is not None and not _is_positive(value):
+            if value is not None and not is_count(value):
                 raise BudgetError(f"Budget({name}=...) takes a positive whole number, found {value!r}")
 
 
-def _is_positive(value: object) -> bool:
+def is_count(value: object) -> bool:
     """Whether a value is a whole number from 1, numpy's included."""
     return isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 1
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 import os
 from typing import get_args
 
-import numpy as np
-
+from budgetvdr.budget import is_count
 from budgetvdr.errors import IndexMismatchError, QueryError
 from budgetvdr.intake import IfExists
 from budgetvdr.pages import ReadMode
 from budgetvdr.store import IndexSettings
-
-
-def is_count(value: object) -> bool:
-    """Whether a value is a whole number from 1, numpy's included."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
 def threads_or_cores(threads: int | None) -> int:

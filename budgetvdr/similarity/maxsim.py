@@ -66,9 +66,7 @@ class Int8Pages:
 def unit_prefix(vectors: npt.NDArray[np.floating], dim: int) -> Float:
     """The first `dim` components of each row scaled to unit length (Eq. 3); zero rows stay zero."""
     prefix = np.asarray(vectors[:, :dim], dtype=np.float32)
-    norms = _norms(prefix)[:, None]
-    norms[norms == 0] = 1
-    return prefix / norms
+    return prefix / _lengths(prefix)[:, None]
 
 
 def quantise(slices: Sequence[npt.NDArray[np.float16]], offsets: Offsets, *, pool: Executor | None = None) -> Int8Pages:
@@ -83,11 +81,9 @@ def quantise(slices: Sequence[npt.NDArray[np.float16]], offsets: Offsets, *, poo
     def fill(start: int) -> None:
         stop = min(rows, start + _CHUNK_ROWS)
         vectors = np.concatenate([part[start:stop] for part in slices], axis=1, dtype=np.float32)
-        norms = _norms(vectors)
-        norms[norms == 0] = 1
         values[start:stop], scales[start:stop] = _quantise_rows(vectors)
         # The codes of a vector do not depend on its length; its length goes into the scale.
-        scales[start:stop] /= norms
+        scales[start:stop] /= _lengths(vectors)
 
     starts = range(0, rows, _CHUNK_ROWS)
     list(map(fill, starts) if pool is None else pool.map(fill, starts))
@@ -107,10 +103,8 @@ def maxsim(pages: ExactPages, query: Float, *, pool: Executor | None = None) -> 
     def products(start: int, stop: int) -> Float:
         rows = np.concatenate([part[start:stop] for part in pages.slices], axis=1, dtype=np.float32)
         # Dividing n similarities a row by its length is cheaper than dividing its d components.
-        norms = _norms(rows)[:, None]
         similarities = dots(rows)
-        norms[norms == 0] = 1
-        similarities /= norms
+        similarities /= _lengths(rows)[:, None]
         return similarities
 
     return _score_chunks(pages.offsets, products, np.ones(len(query), np.float32), None, pool)
@@ -151,10 +145,12 @@ def best_rows(vectors: npt.NDArray[np.floating], query: Float) -> tuple[npt.NDAr
     return rows, similarities[rows, np.arange(len(query))]
 
 
-def _norms(rows: Float) -> Float:
+def _lengths(rows: Float) -> Float:
+    """(n,) lengths to divide by: 1 for a zero row, which stays zero."""
     # Squares of float16 values neither overflow nor vanish in float32.
-    norms: Float = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    return norms
+    lengths: Float = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    lengths[lengths == 0] = 1
+    return lengths
 
 
 def _float_products(query: Float) -> Callable[[Float], Float]:

@@ -67,13 +67,9 @@ def check_row(row: PageRow, settings: IndexSettings) -> None:
     """Raises EncodingError for a page whose vectors or regions cannot be stored."""
     _checked_count(row, settings)
     for depth, vectors in row.vectors.items():
-        largest = np.abs(vectors).max(initial=0.0)
         # Written so that NaN fails too.
-        if not largest <= _LARGEST_HALF:
-            raise EncodingError(
-                f"{row.id} at depth {depth}: expected finite vectors within float16 (up to 65504), found {largest}; "
-                "the encoder is at fault"
-            )
+        if not np.abs(vectors).max(initial=0.0) <= _LARGEST_HALF:
+            raise _beyond_float16(row, depth)
 
 
 def arrow_table(rows: Sequence[PageRow], settings: IndexSettings, schema: pa.Schema) -> pa.Table:
@@ -117,6 +113,13 @@ def _checked_count(row: PageRow, settings: IndexSettings) -> int:
     return count
 
 
+def _beyond_float16(row: PageRow, depth: int) -> EncodingError:
+    return EncodingError(
+        f"{row.id} at depth {depth}: expected finite vectors within float16 (up to 65504), "
+        f"found {np.abs(row.vectors[depth]).max()}; the encoder is at fault"
+    )
+
+
 def _facts(rows: Sequence[PageRow]) -> dict[str, pa.Array]:
     strings = ("id", "doc_id", "label", "source", "revision", "reader", "text")
     return {name: pa.array([storable(getattr(row, name)) for row in rows]) for name in strings} | {
@@ -139,11 +142,7 @@ def _slice(
         with np.errstate(over="ignore", invalid="ignore"):
             packed[first:last] = row.vectors[depth][:, start:end]
         if not np.isfinite(packed[first:last]).all():
-            largest = np.abs(row.vectors[depth]).max()
-            raise EncodingError(
-                f"{row.id} at depth {depth}: expected finite vectors within float16 (up to 65504), "
-                f"found {largest}; the encoder is at fault"
-            )
+            raise _beyond_float16(row, depth)
     return packed
 
 
