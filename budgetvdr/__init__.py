@@ -7,6 +7,8 @@ from budgetvdr.hit import Hit
 from budgetvdr.index import Index
 from budgetvdr.info import IndexInfo
 from budgetvdr.pages import AddReport, FileReport, Page, PageProblem, Spent, Words
+from budgetvdr.recall import RecallReport
+from budgetvdr.store import OptimizeReport, VersionInfo
 
 __all__ = [
     "AddReport",
@@ -17,10 +19,13 @@ __all__ = [
     "Hit",
     "Index",
     "IndexInfo",
+    "OptimizeReport",
     "Page",
     "PageProblem",
+    "RecallReport",
     "Spent",
     "TokenMatch",
+    "VersionInfo",
     "Words",
 ]
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import index
-from typing import SupportsIndex
+from typing import Final, SupportsIndex
 
 from budgetvdr.bundle import Preset
 from budgetvdr.errors import BudgetError
+
+CANDIDATES: Final = 2048
+"""Pages that a first stage proposes under a named budget other than "full"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,15 +23,18 @@ class Budget:
 
     depth: transformer layers executed for the query, and the exit whose page vectors are scored.
     dim: width of every vector, in leading components.
+    candidates: pages that the index's first stage may propose; only these are scored. None scores every page. An index
+        that has no first stage (see `Index.optimize`) scores every page.
 
     Raises BudgetError where a value is not a positive whole number.
     """
 
     depth: int | None = None
     dim: int | None = None
+    candidates: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("depth", "dim"):
+        for name in ("depth", "dim", "candidates"):
             value = getattr(self, name)
             if value is not None and not is_count(value):
                 raise BudgetError(f"Budget({name}=...) takes a positive whole number, found {value!r}")
@@ -41,10 +47,11 @@ def is_count(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The exact point one search runs at."""
+    """The exact point one search runs at, and how many pages a first stage may propose (None: all)."""
 
     depth: int
     dim: int
+    candidates: int | None = None
 
 
 def served_presets(
@@ -77,7 +84,9 @@ def plan(
                 f"unknown budget {budget!r}: expected one of {', '.join(map(repr, presets))}, "
                 "or Budget(depth=..., dim=...)"
             )
-        wanted = Budget(depth=presets[budget].depth, dim=presets[budget].dim)
+        # What is called full leaves nothing out.
+        candidates = None if budget == "full" else CANDIDATES
+        wanted = Budget(depth=presets[budget].depth, dim=presets[budget].dim, candidates=candidates)
     elif isinstance(budget, Budget):
         wanted = budget
     else:
@@ -88,4 +97,4 @@ def plan(
         raise BudgetError(f"depth {depth} is not in this index: expected one of {list(depths)}")
     if dim not in dims:
         raise BudgetError(f"dim {dim} is not a width of this bundle: expected one of {list(dims)}")
-    return Plan(depth, dim)
+    return Plan(depth, dim, None if wanted.candidates is None else index(wanted.candidates))

@@ -32,10 +32,10 @@ def check_add(*, password: object, batch_size: object, if_exists: object, read: 
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; found {value!r}")
 
 
-def check_k(k: object) -> None:
-    """Raises QueryError unless k is a number of hits."""
+def check_k(k: object, *, name: str = "k", things: str = "hits") -> None:
+    """Raises QueryError unless k is a number of hits, or of other things."""
     if not is_count(k):
-        raise QueryError(f"k must be a whole number of hits, at least 1; found {k!r}")
+        raise QueryError(f"{name} must be a whole number of {things}, at least 1; found {k!r}")
 
 
 def check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, depths_given: bool) -> None:

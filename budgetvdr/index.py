@@ -21,15 +21,16 @@ from budgetvdr.errors import (
     BudgetError,
     IndexFormatError,
     QueryError,
-    ReadOnlyError,
     SourceNotFoundError,
 )
+from budgetvdr.first_stage import LEAST_VECTORS, MANY_NEW
 from budgetvdr.hit import Hit
 from budgetvdr.info import IndexInfo
 from budgetvdr.ingest import IngestOptions, ingest
 from budgetvdr.intake import IfExists
-from budgetvdr.memory import quarter_of_machine
+from budgetvdr.memory import parse_bytes, quarter_of_machine
 from budgetvdr.pages import AddReport, MetadataValue, ReadMode, Spent
+from budgetvdr.recall import RecallReport, check, sample_queries
 from budgetvdr.searcher import Searcher
 from budgetvdr.sources import Source, is_one_document, open_documents
 from budgetvdr.store import (
@@ -39,6 +40,7 @@ from budgetvdr.store import (
     OptimizeReport,
     Snapshot,
     Store,
+    VersionInfo,
     Where,
 )
 from budgetvdr.view import StoreView, query_at
@@ -51,12 +53,13 @@ class Index:
     Several processes may read, and write, one index at the same time.
     """
 
-    def __init__(self, store: Store, encoder: Encoder, *, read_only: bool, memory_limit: int, threads: int) -> None:
+    def __init__(self, store: Store, encoder: Encoder, *, memory_limit: int, threads: int) -> None:
         self._store = store
         self._encoder = encoder
-        self._read_only = read_only
         self._searcher = Searcher(memory_limit=memory_limit, threads=threads)
         self._view = StoreView(store, encoder)
+        self._recall: RecallReport | None = None
+        self._unrouted = 0
 
     @classmethod
     def open(
@@ -67,7 +70,8 @@ class Index:
         depths: Sequence[int] | None = None,
         create: bool = True,
         read_only: bool = False,
-        memory_limit: int | None = None,
+        version: int | None = None,
+        memory_limit: int | str | None = None,
         threads: int | None = None,
         providers: Sequence[str] = (CPU,),
         storage_options: Mapping[str, str] | None = None,
@@ -77,20 +81,24 @@ class Index:
         path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle folder; None for the bundled encoder,
         which needs no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
         fixed at creation. create: whether a missing index may be made. read_only: never creates or changes anything.
-        memory_limit: bytes of vectors kept in memory, a quarter of the machine's by default; a larger index is streamed
-        from disk. threads: workers that encode and scan, one a core by default. providers: onnxruntime execution
-        providers for a bundle opened here, best first, such as ("CUDAExecutionProvider",); one that cannot be used is
-        an error. storage_options: credentials and settings of an object store.
+        version: reads the index as it was at this version (see `versions`) and stays there, read-only; None for the
+        latest, which moves on as others write. memory_limit: vectors kept in memory, in bytes or as "256MB", a quarter
+        of the machine's memory by default; a larger index is read from disk. threads: workers that encode and scan, one
+        a core by default. providers: onnxruntime execution providers for a bundle opened here, best first, such as
+        ("CUDAExecutionProvider",); one that cannot be used is an error. storage_options: credentials and settings of an
+        object store.
 
         Raises IndexFormatError for something that is not an index or is of a newer format, IndexMismatchError for an
         index made with another bundle or other depths, BundleError for a bundle that cannot be used, BudgetError for
-        a depth the bundle lacks, SourceNotFoundError for a missing index that may not be created, MissingExtraError
-        without onnxruntime, ProviderError for a provider that cannot be used.
+        a depth the bundle lacks, SourceNotFoundError for a missing index that may not be created or a version that is
+        not there, StorageError for a disk or object store that refuses or cannot be reached, MissingExtraError without
+        onnxruntime, ProviderError for a provider that cannot be used.
         """
         if not str(path).strip():
             raise IndexFormatError("the path of the index is empty: expected a folder or an object-store URI")
-        if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, int)):
-            raise ValueError(f"memory_limit is a number of bytes; found {memory_limit!r}")
+        limit = quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit)
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+            raise ValueError(f"version is the number of a version, or None for the latest; found {version!r}")
         workers = threads_or_cores(threads)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = open_encoder(encoder, threads=workers, providers=providers)
@@ -103,11 +111,11 @@ class Index:
             path,
             settings_if_new=settings if create else None,
             read_only=read_only,
+            version=version,
             storage_options=storage_options,
         )
         check_settings(store.settings, settings, str(path), depths_given=depths is not None)
-        limit = quarter_of_machine() if memory_limit is None else memory_limit
-        return cls(store, encoder, read_only=read_only, memory_limit=limit, threads=workers)
+        return cls(store, encoder, memory_limit=limit, threads=workers)
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -168,13 +176,17 @@ class Index:
         PasswordError, SourceError). Raises also MetadataError, StorageError, ReadOnlyError, MissingExtraError where OCR
         is forced and not installed, and ValueError for an argument that is none of its choices.
         """
-        self._refuse_if_read_only("add pages")
+        self._store.check_writable("add pages")  # before any work is done
         check_add(password=password, batch_size=batch_size, if_exists=if_exists, read=read)
         documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
         options = IngestOptions(if_exists, store_images, int(batch_size))
         disable = None if show_progress_bar is None else not show_progress_bar
         with tqdm(total=0, unit="page", desc="pages", disable=disable) as bar:
             report = ingest(self._store, self._encoder, documents, options, bar)
+        self._unrouted += report.pages
+        if self._unrouted >= MANY_NEW:
+            self._searcher.refresh_first_stage(self._store, make=False)
+            self._unrouted = 0
         error = report.files[0].error if len(report.files) == 1 else None
         if error is not None and (isinstance(error, SourceNotFoundError) or is_one_document(source)):
             raise error
@@ -214,20 +226,48 @@ class Index:
             raise QueryError(f"a query is a string, or a sequence of strings; found {type(query).__name__}")
         return [self._search_one(snapshot, text, k, point, condition) for text in query]
 
-    def delete(self, *, doc_id: str | Sequence[str] | None = None, where: Where | None = None) -> int:
+    def check_recall(
+        self, n: int = 50, *, budget: Budget | str = "fast", k: int = 10, queries: Sequence[str] | None = None
+    ) -> RecallReport:
+        """Measures which share of the exact k best pages a budget finds on this index, and keeps it for `info`.
+
+        Exact is what scoring every stored vector gives at the same depth and width, so that it is the first stage and
+        the scan that are measured. n: queries, made of words from random pages; queries: your own instead. Reads the
+        whole index once and scores it n times: about as long as n searches of an index on disk.
+
+        Raises QueryError where the pages hold no text to make queries from, BudgetError as `search` does.
+        """
+        check_k(k)
+        check_k(n, name="n", things="queries")
+        point = plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)
+        snapshot = self._store.snapshot()
+        texts = sample_queries(snapshot, n) if queries is None else list(queries)
+
+        def search(text: str) -> list[Hit]:
+            return self._search_one(snapshot, text, k, point, None)
+
+        self._recall = check(snapshot, self._encoder, self._searcher, search, texts=texts, plan=point, k=k)
+        return self._recall
+
+    def delete(self, *, doc_id: str | Sequence[str] | None = None, where: Where | Sequence[Where] | None = None) -> int:
         """Removes whole documents by id, or pages by filter, in one commit; returns the number of pages removed.
 
-        Ids that are not there are ignored. Raises QueryError unless exactly one of doc_id and where is given.
+        doc_id: one id or many; thousands are as well deleted at once. where: a filter as in `search`, or several, of
+        which a page meets any. Ids and pages that are not there are ignored, so that it may be repeated.
+
+        Raises QueryError unless exactly one of doc_id and where is given, ReadOnlyError, StorageError.
         """
-        self._refuse_if_read_only("delete")
+        self._store.check_writable("delete pages")
         if (doc_id is None) == (where is None):
             raise QueryError("delete takes either doc_id= or where=, and exactly one of them")
         if doc_id is not None:
             return self._store.delete_documents([doc_id] if isinstance(doc_id, str) else list(doc_id))
-        condition = self._store.snapshot().condition(where)
-        if condition is None:
+        snapshot = self._store.snapshot()
+        filters = [where] if where is None or isinstance(where, str | Mapping) else list(where)
+        conditions = [condition for each in filters if (condition := snapshot.condition(each)) is not None]
+        if not conditions or len(conditions) < len(filters):
             raise QueryError("delete(where=...) needs at least one condition; found none")
-        return self._store.delete_where(condition)
+        return self._store.delete_where(*conditions)
 
     def info(self) -> IndexInfo:
         """What the index holds and what it takes."""
@@ -249,25 +289,49 @@ class Index:
             encoder=settings.encoder_name,
             fingerprint=settings.fingerprint,
             bytes_on_disk=self._store.bytes_on_disk(),
+            current_bytes=stats.data_bytes,
             vector_bytes=stats.vector_bytes,
+            image_bytes=stats.image_bytes,
             versions=stats.versions,
             fragments=stats.fragments,
+            resident_bytes=self._searcher.nbytes,
+            first_stage=snapshot.routed_depths(),
+            recall=self._recall,
         )
 
     def documents(self) -> list[DocumentInfo]:
         """Every document with its source and number of stored pages, sorted by id."""
         return self._store.snapshot().documents()
 
-    def optimize(self, *, keep: timedelta = timedelta(minutes=15)) -> OptimizeReport:
-        """Merges small files and frees the space of old versions.
+    def versions(self) -> list[VersionInfo]:
+        """Versions that `Index.open(path, version=...)` can read, oldest first.
 
-        Rewrites an index below a million pages as a whole, so that it is worth it after many small additions, not after
-        each. keep: versions younger than this stay, for searches that still read them; until they are older and
-        `optimize` is called again, the index takes its space twice. timedelta(0) frees everything now, and a search
-        that runs meanwhile in another process may have to be repeated.
+        Every commit makes one. Those older than 15 minutes go with `optimize`, which happens by itself too when they
+        take as much as the index.
         """
-        self._refuse_if_read_only("optimize")
-        return self._store.optimize(keep)
+        return self._store.versions()
+
+    def optimize(self, *, keep: timedelta = timedelta(minutes=15), first_stage: bool | None = None) -> OptimizeReport:
+        """Merges all files, frees the space of old versions, and makes the first stage of a large index.
+
+        The first stage proposes pages to budgets with `candidates`, so that they need not scan every page. first_stage:
+        whether to make it, or bring it up to date; None where there are 4 million vectors or more, from which it saves
+        time. It takes about 10 ms for a page, and reads the leading components of every vector twice.
+
+        Rewrites an index below a million pages as a whole, and is seldom needed: small files are merged as they come,
+        and old versions removed when they take as much as the index and that is below 4 GB. keep: versions younger than
+        this stay, for searches that still read them; until they are older and `optimize` is called again, the index
+        takes its space twice. timedelta(0) frees everything now, and a search that runs meanwhile in another process
+        may have to be repeated.
+
+        Raises ReadOnlyError, StorageError.
+        """
+        report = self._store.optimize(keep)
+        if first_stage is None:
+            first_stage = self._store.snapshot().vector_count() >= LEAST_VECTORS
+        if first_stage:
+            self._searcher.refresh_first_stage(self._store, make=True)
+        return report
 
     def close(self) -> None:
         """Frees memory and threads. The index on disk needs no closing."""
@@ -288,11 +352,6 @@ class Index:
     ) -> None:
         self.close()
 
-    def _refuse_if_read_only(self, action: str) -> None:
-        """Before any work is done; the store itself would refuse only the commit."""
-        if self._read_only:
-            raise ReadOnlyError(f"{self._store.uri} was opened read-only; open it without read_only=True to {action}")
-
     def _search_one(self, snapshot: Snapshot, text: str, k: int, point: Plan, condition: str | None) -> list[Hit]:
         start = perf_counter()
         query = query_at(self._encoder, text, point.depth, point.dim)
@@ -301,6 +360,8 @@ class Index:
         spent = Spent(
             depth=point.depth,
             dim=point.dim,
+            path=ranking.path,
+            pages=ranking.pages,
             vectors=ranking.vectors,
             candidates=ranking.candidates,
             encode_ms=(encoded - start) * 1e3,

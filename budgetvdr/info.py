@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from budgetvdr.bundle import Preset
+from budgetvdr.recall import RecallReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +18,11 @@ class IndexInfo:
     search returns. readers: where pages were read, "text_layer", "ocr" or "none" -> pages. notes: note -> pages.
     depths, dims: selectable points. presets: name -> its point. metadata: your columns -> their types.
     encoder, fingerprint: the bundle it was made with.
-    bytes_on_disk: everything under the path, old versions included. vector_bytes: what the vectors take of it, all
-    depths together. versions: how many can still be read. fragments: data files; many small ones make `optimize`
-    worth it.
+    bytes_on_disk: everything under the path, old versions included; an object store does not tell, and it is
+    `current_bytes` there. current_bytes: the data of this version; of it vector_bytes are vectors, all depths together,
+    and image_bytes pictures. versions: how many can still be read. fragments: data files.
+    resident_bytes: vectors in this process's memory, with the lists of the first stage. first_stage: depths that have
+    one (see `Index.optimize`). recall: what the last `Index.check_recall` of this object measured.
     """
 
     path: str
@@ -37,6 +40,16 @@ class IndexInfo:
     encoder: str
     fingerprint: str
     bytes_on_disk: int
+    current_bytes: int
     vector_bytes: int
+    image_bytes: int
     versions: int
     fragments: int
+    resident_bytes: int
+    first_stage: tuple[int, ...]
+    recall: RecallReport | None
+
+    @property
+    def old_bytes(self) -> int:
+        """What old versions take, and the first stage; `optimize` frees those versions that it shall not keep."""
+        return self.bytes_on_disk - self.current_bytes

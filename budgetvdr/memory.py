@@ -1,11 +1,28 @@
-"""Memory of the process: what the machine has, and giving back what was freed."""
+"""Memory of the process: what the machine has, amounts of it, and giving back what was freed."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable
 from functools import cache
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+def parse_bytes(amount: int | str) -> int:
+    """A number of bytes from a number, or from a text such as "256MB", "1.5 GiB" or "64k".
+
+    MB and M are 1000 * 1000 bytes, MiB and Mi 1024 * 1024. Raises ValueError for anything else.
+    """
+    if isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0:
+        return amount
+    found = _AMOUNT.fullmatch(amount.strip()) if isinstance(amount, str) else None
+    if found is None:
+        raise ValueError(f'expected bytes as a whole number from 0, or a text such as "256MB"; found {amount!r}')
+    step = 1024 if found[3] else 1000
+    return int(float(found[1]) * step ** " kmgt".index(found[2].lower() or " "))
 
 
 def quarter_of_machine() -> int:

@@ -43,6 +43,8 @@ class Words:
 
 
 ReadMode = Literal["auto", "text_layer", "ocr"]
+SearchPath = Literal["scan", "proposed", "pruned", "stream"]
+"""How a search went through the pages; see `Spent`."""
 Render = Callable[[int], Image.Image]
 """Renders an upright RGB picture whose longer side is at most the given number of pixels."""
 
@@ -120,8 +122,10 @@ class EncodedQuery:
 class Spent:
     """What a search really cost; every hit of one search carries the same.
 
-    depth, dim: the point of the grid that ran. vectors: page vectors looked at by the scan.
-    candidates: pages scored exactly.
+    depth, dim: the point of the grid that ran. path: how pages were chosen: "scan" (vectors in memory, all of them or
+    those the first stage proposed), "proposed" (those the first stage proposed, read from disk), "pruned" (leading
+    components in memory, the rest read as far as needed) or "stream" (every page read).
+    pages, vectors: pages looked at, and their vectors. candidates: pages scored exactly.
     encode_ms, load_ms, scan_ms, exact_ms: wall milliseconds for the query's vectors, for bringing page vectors into
     memory (at the first search at a point, and after pages came or went), for scanning them, and for reading the
     candidates and scoring them exactly. ms: of the whole search.
@@ -129,6 +133,8 @@ class Spent:
 
     depth: int
     dim: int
+    path: SearchPath
+    pages: int
     vectors: int
     candidates: int
     encode_ms: float

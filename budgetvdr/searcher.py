@@ -1,60 +1,60 @@
 """Candidates -> exact scores -> ranked pages, for one plan.
 
-A scan of resident int8 vectors proposes pages, and the exact float16 MaxSim at the asked width decides among them.
-An index whose vectors would not fit the memory limit is streamed and scored exactly instead.
+A search takes the first of these ways that it can:
+
+* scan: a scan of resident int8 vectors finds the pages that may be among the best, and their exact float16 MaxSim
+  decides. Where the plan asks for candidates, only the pages that the first stage proposes are scanned.
+* proposed: the vectors do not fit the memory limit; the pages that the first stage proposes are read and scored.
+* pruned: only the leading components fit; pages are read whole in the order of an upper bound, as far as needed.
+* stream: every page is read and scored.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from budgetvdr.budget import Plan
 from budgetvdr.errors import IndexStoreError
-from budgetvdr.similarity.maxsim import ExactPages, Float, Int8Pages, maxsim, quantise, scan_int8
-from budgetvdr.store import PageFacts, Snapshot
+from budgetvdr.first_stage import FirstStage, refresh
+from budgetvdr.pages import SearchPath
+from budgetvdr.pruned import best_by_bound, bounds
+from budgetvdr.resident import Copy, Places, Resident
+from budgetvdr.similarity.maxsim import ExactPages, Float, maxsim, scan_int8
+from budgetvdr.store import PageFacts, RowAddresses, Slab, Snapshot, Store
 
 # The largest error of a scanned score seen on real pages and questions is 1.7e-3, at 32 components (docs/results.md).
 # Two pages can change places only within twice that, so the exact k best are among those this near to the k-th scanned.
-_MARGIN = 5e-3
-# Above this share of new pages, reading in order beats taking page by page.
-_RENEWED_SHARE = 0.25
+_MARGIN: Final = 5e-3
 # Thousands of copies of one page may lie within the margin; beyond this many more than k they are as good as equal.
-_MOST_EXTRA = 1000
+_MOST_EXTRA: Final = 1000
+_TAKEN_PAGES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """The best pages, best first, with their exact scores and what it took.
 
-    vectors: page vectors the scan looked at. candidates: pages scored exactly. load_ms, scan_ms, exact_ms: wall
-    milliseconds for bringing vectors into memory, for scanning them (the filter included), and for reading the
-    candidates and scoring them exactly.
+    path: the way taken. pages, vectors: pages looked at and their vectors. candidates: pages scored exactly. load_ms,
+    scan_ms, exact_ms: wall milliseconds for bringing vectors into memory, for choosing pages (the filter included), and
+    for reading the chosen ones and scoring them exactly.
     """
 
+    path: SearchPath
     facts: list[PageFacts]
     scores: Float
+    pages: int
     vectors: int
     candidates: int
     load_ms: float
     scan_ms: float
     exact_ms: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Resident:
-    identity: bytes
-    version: int
-    pages: Int8Pages
-    addresses: npt.NDArray[np.uint64]
-
-    def is_of(self, snapshot: Snapshot) -> bool:
-        return self.version == snapshot.version and self.identity == snapshot.identity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +65,11 @@ class _Request:
     k: int
     where: str | None
 
+    @property
+    def margin(self) -> float:
+        """The scan's error grows with the length of the query vectors."""
+        return _MARGIN * float(np.linalg.norm(self.query, axis=1).mean())
+
 
 class Searcher:
     """Scores the pages of snapshots of one store. Searches may come from several threads.
@@ -73,11 +78,17 @@ class Searcher:
     """
 
     def __init__(self, *, memory_limit: int, threads: int) -> None:
-        self._memory_limit = memory_limit
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="budgetvdr-scan")
-        self._resident: dict[Plan, _Resident] = {}
-        self._loading = threading.Lock()
+        self._resident = Resident(memory_limit, self._pool)
+        self._first_stage = FirstStage()
+        # (table, depth, dim) whose bounds left too many pages.
+        self._not_pruned: set[tuple[bytes, int, int]] = set()
         self._closed = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of vectors and lists in memory."""
+        return self._resident.nbytes + self._first_stage.nbytes
 
     def rank(self, snapshot: Snapshot, query: Float, plan: Plan, *, k: int, where: str | None) -> Ranking:
         """The k best pages for one query, (n, dim) float32, among those that meet the SQL filter.
@@ -87,14 +98,33 @@ class Searcher:
         request = _Request(snapshot, query, plan, k, where)
         start = perf_counter()
         try:
-            resident = self._load(snapshot, plan)
-            if resident is None:
-                return self._stream(request)
-            return self._scan(request, resident, load_ms=(perf_counter() - start) * 1e3)
+            copy = self._resident.int8(snapshot, plan.depth, plan.dim)
+            load_ms, start = (perf_counter() - start) * 1e3, perf_counter()
+            allowed = None if where is None else snapshot.matching(where)
+            proposed = self._propose(request, allowed)
+            if copy is not None:
+                return self._scan(request, copy, allowed if proposed is None else proposed, load_ms, start)
+            if proposed is not None:
+                return self._read_proposed(request, proposed, start)
+            return self._pruned(request, allowed) or self._stream(request)
         except RuntimeError as error:
             if self._closed:
                 raise IndexStoreError("the index was closed during the search; open it again") from error
             raise
+
+    def exact(self, snapshot: Snapshot, queries: Sequence[Float], plan: Plan, *, k: int) -> list[Float]:
+        """Scores of the k best pages for each query, by scoring every stored vector: what other ways must find."""
+        best = [_Best(k) for _ in queries]
+        for slab in snapshot.scan(plan.depth, plan.dim):
+            for query, kept in zip(queries, best, strict=True):
+                kept.add(slab.addresses, self._exact_scores(slab, query))
+        return [kept.scores for kept in best]
+
+    def refresh_first_stage(self, store: Store, *, make: bool) -> None:
+        """Brings the first stage of every depth up to date; make: also where there is none. Raises StorageError."""
+        for depth in store.settings.depths:
+            refresh(store, depth, self._pool, make=make)
+        self._first_stage.forget()
 
     def close(self) -> None:
         """Frees the vectors and stops the workers; a search under way in another thread ends with IndexStoreError."""
@@ -102,113 +132,139 @@ class Searcher:
         self._pool.shutdown()
         self._resident.clear()
 
-    def _scan(self, request: _Request, resident: _Resident, load_ms: float) -> Ranking:
-        start = perf_counter()
-        mask = None
-        if request.where is not None:
-            mask = np.isin(resident.addresses, request.snapshot.matching(request.where))
-        scores = scan_int8(resident.pages, request.query, selected=mask, pool=self._pool)
-        # The scan's error grows with the length of the query vectors.
-        margin = _MARGIN * float(np.linalg.norm(request.query, axis=1).mean())
-        places = _candidates(scores, request.k, margin)
+    def _propose(self, request: _Request, allowed: RowAddresses | None) -> RowAddresses | None:
+        """Pages to look at, from the first stage; None where there is none to be asked."""
+        snapshot, plan = request.snapshot, request.plan
+        if plan.candidates is None:
+            return None
+        candidates = max(plan.candidates, request.k)
+        if (snapshot.page_count() if allowed is None else len(allowed)) <= candidates:
+            return None
+        return self._first_stage.propose(snapshot, plan.depth, request.query, candidates, allowed)
+
+    def _scan(
+        self, request: _Request, copy: Copy, chosen: RowAddresses | None, load_ms: float, start: float
+    ) -> Ranking:
+        places = copy.places(chosen)
+        scores = scan_int8(copy.int8, request.query, places=places, pool=self._pool)
+        near = _candidates(scores, request.k, request.margin)
         scanned = perf_counter()
-        addresses = resident.addresses[places]
+        addresses = copy.addresses[near if places is None else places[near]]
         slab, facts = request.snapshot.vectors_and_facts(addresses, request.plan.depth, request.plan.dim)
-        exact = maxsim(ExactPages(slab.slices, slab.offsets), request.query, pool=self._pool)
+        exact = self._exact_scores(slab, request.query)
         order = _best(exact, request.k)
-        counts = np.diff(resident.pages.offsets)
+        pages, vectors = _looked_at(copy, places)
         return Ranking(
+            path="scan",
             facts=[facts[place] for place in order],
             scores=exact[order],
-            vectors=int(counts.sum() if mask is None else counts[mask].sum()),
-            candidates=len(places),
+            pages=pages,
+            vectors=vectors,
+            candidates=len(near),
             load_ms=load_ms,
             scan_ms=(scanned - start) * 1e3,
             exact_ms=(perf_counter() - scanned) * 1e3,
         )
 
+    def _read_proposed(self, request: _Request, proposed: RowAddresses, start: float) -> Ranking:
+        """Reads the proposed pages and scores them exactly."""
+        chosen, best, vectors = perf_counter(), _Best(request.k), 0
+        for first in range(0, len(proposed), _TAKEN_PAGES):
+            part = proposed[first : first + _TAKEN_PAGES]
+            slab = request.snapshot.vectors(part, request.plan.depth, request.plan.dim)
+            best.add(slab.addresses, self._exact_scores(slab, request.query))
+            vectors += int(slab.offsets[-1])
+        return Ranking(
+            path="proposed",
+            facts=request.snapshot.facts(best.addresses),
+            scores=best.scores,
+            pages=len(proposed),
+            vectors=vectors,
+            candidates=len(proposed),
+            load_ms=0.0,
+            scan_ms=(chosen - start) * 1e3,
+            exact_ms=(perf_counter() - chosen) * 1e3,
+        )
+
+    def _pruned(self, request: _Request, allowed: RowAddresses | None) -> Ranking | None:
+        """None where no leading components fit, or where they tell too little."""
+        snapshot, plan = request.snapshot, request.plan
+        name = (snapshot.identity, plan.depth, plan.dim)
+        fitting = [w for w in snapshot.settings.dims if w < plan.dim and self._resident.fits(snapshot, 2 * w + 2)]
+        if name in self._not_pruned or not fitting:
+            return None
+        start = perf_counter()
+        copy = self._resident.front(snapshot, plan.depth, plan.dim, fitting[-1])
+        if copy is None:
+            return None
+        loaded = perf_counter()
+        bound = bounds(copy.front, request.query, lambda pages, query: maxsim(pages, query, pool=self._pool))
+        places = copy.places(allowed)
+        if places is not None:
+            bound[np.setdiff1d(np.arange(len(bound)), places, assume_unique=True)] = -np.inf
+        bounded = perf_counter()
+
+        def score(near: npt.NDArray[np.intp]) -> Float:
+            return self._exact_scores(snapshot.vectors(copy.addresses[near], plan.depth, plan.dim), request.query)
+
+        found = best_by_bound(bound, request.k, score)
+        if found is None:
+            self._not_pruned.add(name)
+            return None
+        pages, vectors = _looked_at(copy, places)
+        return Ranking(
+            path="pruned",
+            facts=snapshot.facts(copy.addresses[found.places]),
+            scores=found.scores,
+            pages=pages,
+            vectors=vectors,
+            candidates=found.read,
+            load_ms=(loaded - start) * 1e3,
+            scan_ms=(bounded - loaded) * 1e3,
+            exact_ms=(perf_counter() - bounded) * 1e3,
+        )
+
     def _stream(self, request: _Request) -> Ranking:
         """Scores every page that meets the filter exactly, slab by slab, and keeps the best."""
         start = perf_counter()
-        addresses = np.zeros(0, np.uint64)
-        scores = np.zeros(0, np.float32)
+        best = _Best(request.k)
         vectors = pages = 0
         for slab in request.snapshot.scan(request.plan.depth, request.plan.dim, request.where):
-            found = maxsim(ExactPages(slab.slices, slab.offsets), request.query, pool=self._pool)
-            scores = np.concatenate([scores, found])
-            addresses = np.concatenate([addresses, slab.addresses])
-            best = _best(scores, request.k)
-            scores, addresses = scores[best], addresses[best]
+            best.add(slab.addresses, self._exact_scores(slab, request.query))
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)
-        facts = request.snapshot.facts(addresses)
+        facts = request.snapshot.facts(best.addresses)
         elapsed = (perf_counter() - start) * 1e3
-        return Ranking(facts, scores, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
+        return Ranking("stream", facts, best.scores, pages, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
 
-    def _load(self, snapshot: Snapshot, plan: Plan) -> _Resident | None:
-        """The resident copy of one version, made where it is missing; None where it will not fit."""
-        held = self._resident.get(plan)
-        if held is not None and held.is_of(snapshot):
-            return held
-        with self._loading:
-            held = self._resident.pop(plan, None)
-            if held is None or not held.is_of(snapshot):
-                needed = snapshot.vector_count() * (plan.dim + 4)
-                while self._resident and self._held_bytes() + needed > self._memory_limit:
-                    # The copy that was made or renewed longest ago leaves first.
-                    del self._resident[next(iter(self._resident))]
-                if needed > self._memory_limit:
-                    return None
-                if held is None or held.identity != snapshot.identity:
-                    held = self._read(snapshot, plan)
-                else:
-                    held = self._renewed(held, snapshot, plan)
-            self._resident[plan] = held
-            return held
+    def _exact_scores(self, slab: Slab, query: Float) -> Float:
+        return maxsim(ExactPages(slab.slices, slab.offsets), query, pool=self._pool)
 
-    def _read(self, snapshot: Snapshot, plan: Plan) -> _Resident:
-        """Quantises slab by slab into the final arrays, so that loading takes little more than what is kept."""
-        pages, rows = snapshot.page_count(), snapshot.vector_count()
-        values, scales = np.empty((rows, plan.dim), np.int8), np.empty(rows, np.float32)
-        offsets, addresses = np.zeros(pages + 1, np.int64), np.empty(pages, np.uint64)
-        page = 0
-        for slab in snapshot.scan(plan.depth, plan.dim):
-            part, count, row = quantise(slab.slices, slab.offsets, pool=self._pool), len(slab.addresses), offsets[page]
-            values[row : row + len(part.scales)], scales[row : row + len(part.scales)] = part.values, part.scales
-            offsets[page + 1 : page + 1 + count] = row + slab.offsets[1:]
-            addresses[page : page + count] = slab.addresses
-            page += count
-        return _Resident(snapshot.identity, snapshot.version, Int8Pages(values, scales, offsets), addresses)
 
-    def _renewed(self, held: _Resident, snapshot: Snapshot, plan: Plan) -> _Resident:
-        """The copy of another version from one at hand: what an address holds never changes, pages come and go."""
-        addresses = snapshot.matching()
-        stay = np.isin(held.addresses, addresses)
-        new = addresses[~np.isin(addresses, held.addresses)]
-        if len(new) > _RENEWED_SHARE * len(addresses):
-            return self._read(snapshot, plan)
-        slab = snapshot.vectors(new, plan.depth, plan.dim)
-        added, counts = quantise(slab.slices, slab.offsets, pool=self._pool), np.diff(held.pages.offsets)
-        rows = np.repeat(stay, counts)
-        return _Resident(
-            snapshot.identity,
-            snapshot.version,
-            Int8Pages(
-                np.concatenate([held.pages.values[rows], added.values]),
-                np.concatenate([held.pages.scales[rows], added.scales]),
-                np.concatenate([[0], np.cumsum(np.concatenate([counts[stay], np.diff(added.offsets)]))]).astype(
-                    np.int64
-                ),
-            ),
-            np.concatenate([held.addresses[stay], new]),
-        )
+class _Best:
+    """The k best pages of those seen so far, best first."""
 
-    def _held_bytes(self) -> int:
-        return sum(item.pages.nbytes for item in self._resident.values())
+    def __init__(self, k: int) -> None:
+        self._k = k
+        self.addresses: RowAddresses = np.zeros(0, np.uint64)
+        self.scores: Float = np.zeros(0, np.float32)
+
+    def add(self, addresses: RowAddresses, scores: Float) -> None:
+        """Takes in some more pages."""
+        together = np.concatenate([self.scores, scores])
+        best = _best(together, self._k)
+        self.scores, self.addresses = together[best], np.concatenate([self.addresses, addresses])[best]
+
+
+def _looked_at(copy: Copy, places: Places | None) -> tuple[int, int]:
+    """How many pages and vectors some places are."""
+    if places is None:
+        return len(copy.addresses), int(copy.offsets[-1])
+    return len(places), int((copy.offsets[places + 1] - copy.offsets[places]).sum())
 
 
 def _candidates(scores: Float, k: int, margin: float) -> npt.NDArray[np.intp]:
-    """Places of the pages that may be among the exact k best, in page order."""
+    """Which of the scores may belong to the exact k best, in their order."""
     best = _best(scores, k + _MOST_EXTRA)
     if len(best) > k:
         best = best[scores[best] >= scores[best[k - 1]] - margin]

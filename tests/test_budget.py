@@ -3,7 +3,7 @@
 import pytest
 
 from budgetvdr import Budget
-from budgetvdr.budget import Plan, plan, served_presets
+from budgetvdr.budget import CANDIDATES, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
 from budgetvdr.errors import BudgetError
 
@@ -19,11 +19,12 @@ def resolve(budget: Budget | str) -> Plan:
     ("budget", "expected"),
     [
         ("full", Plan(6, 384)),
-        ("fast", Plan(2, 32)),
+        ("fast", Plan(2, 32, CANDIDATES)),
         (Budget(), Plan(6, 384)),
         (Budget(depth=4), Plan(4, 384)),
         (Budget(dim=32), Plan(6, 32)),
         (Budget(depth=2, dim=128), Plan(2, 128)),
+        (Budget(candidates=500), Plan(6, 384, 500)),
     ],
 )
 def test_resolves(budget: Budget | str, expected: Plan) -> None:
@@ -57,3 +58,5 @@ def test_presets_are_served_by_what_is_stored(depths: tuple[int, ...], full: int
 def test_refuses_values_that_are_not_positive_whole_numbers(value: object) -> None:
     with pytest.raises(BudgetError, match="positive whole number"):
         Budget(depth=value)  # type: ignore[arg-type]
+    with pytest.raises(BudgetError, match=r"Budget\(candidates"):
+        Budget(candidates=value)  # type: ignore[arg-type]

@@ -120,7 +120,7 @@ def test_an_answer_page_that_is_not_in_the_index_is_a_miss() -> None:
 
 def test_a_point_the_index_lacks_is_refused_before_anything_runs() -> None:
     index = MemoryIndex(TEXTS)
-    with pytest.raises(BudgetError, match=r"Plan\(depth=3, dim=8\) is not in this index: expected depth in \(2, 4\)"):
+    with pytest.raises(BudgetError, match=r"depth 3 with dim 8 is not in this index: expected depth in \(2, 4\)"):
         run_benchmark(FRUIT, index, points=[Plan(3, 8)])
     assert index.calls == []
 

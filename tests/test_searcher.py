@@ -99,7 +99,6 @@ def test_a_copy_in_memory_follows_small_changes(tmp_path: Path) -> None:
             expected = brute_force(store, query, plan, None)[:20]
             assert {fact.id for fact in ranking.facts} == {page for page, _ in expected}
             np.testing.assert_allclose(ranking.scores, [score for _, score in expected], atol=1e-5)
-            assert searcher._resident[plan].pages.offsets[-1] == store.snapshot().vector_count()
 
         for change in (
             lambda: None,
@@ -112,26 +111,4 @@ def test_a_copy_in_memory_follows_small_changes(tmp_path: Path) -> None:
         ):
             change()
             check()
-        searcher.close()
-
-
-def test_copies_in_memory_stay_under_the_limit_and_follow_the_version(tmp_path: Path) -> None:
-    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "random", (2,), DIMS)
-    row = PageRow(
-        doc_id="a", page_num=1, regions=np.zeros((10, 4), np.float32), vectors={2: np.eye(10, 64, dtype=np.float32)}
-    )
-    with Store.open(tmp_path / "index", settings_if_new=settings) as store:
-        store.upsert([row])
-        searcher = Searcher(memory_limit=10 * (16 + 4) + 500, threads=1)
-        for dim in (8, 16, 8, 64, 16):
-            query = np.eye(1, dim, dtype=np.float32)
-            ranking = searcher.rank(store.snapshot(), query, Plan(2, dim), k=3, where=None)
-            assert ranking.scores == pytest.approx([1.0])
-            assert sum(item.pages.nbytes for item in searcher._resident.values()) <= 10 * (16 + 4) + 500
-        more = PageRow(
-            doc_id="b", page_num=1, regions=np.zeros((1, 4), np.float32), vectors={2: np.eye(1, 64, dtype=np.float32)}
-        )
-        store.upsert([more])
-        ranking = searcher.rank(store.snapshot(), np.eye(1, 8, dtype=np.float32), Plan(2, 8), k=3, where=None)
-        assert len(ranking.scores) == 2
         searcher.close()

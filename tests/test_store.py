@@ -160,24 +160,6 @@ def test_depths_and_widths_that_are_not_stored_are_refused(store: Store) -> None
         snapshot.vectors(snapshot.matching(), 2, 48)
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs /proc/self/io to count bytes read")
-def test_a_narrow_scan_reads_only_its_columns(path: Path) -> None:
-    with Store.open(path, settings_if_new=SETTINGS) as store:
-        store.upsert([page_row("a", number, 300) for number in range(64)])
-
-    def read_bytes() -> int:
-        return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
-
-    vectors = 64 * 300
-    for dim in SETTINGS.dims:
-        snapshot = Store.open(path).snapshot()
-        snapshot.page_count()
-        before = read_bytes()
-        assert sum(int(slab.offsets[-1]) for slab in snapshot.scan(6, dim)) == vectors
-        payload = vectors * dim * 2
-        assert payload <= read_bytes() - before < payload * 1.05 + 100_000
-
-
 # Replacing and deleting
 
 

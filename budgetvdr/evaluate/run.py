@@ -73,7 +73,10 @@ def run_benchmark(benchmark: Benchmark, index: SearchIndex, *, points: Sequence[
     available = grid_points(index)
     for point in points:
         if point not in available:
-            raise BudgetError(f"{point} is not in this index: expected depth in {index.depths}, dim in {index.dims}")
+            raise BudgetError(
+                f"depth {point.depth} with dim {point.dim} is not in this index: expected depth in {index.depths}, "
+                f"dim in {index.dims}"
+            )
     order = list(dict.fromkeys((available[0], *points)))
     measured = [(point, *_measure(benchmark, index, point, hits)) for point in order]
     full = measured[0][1]

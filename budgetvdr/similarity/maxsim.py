@@ -9,29 +9,45 @@ Two forms of the same pages are scored here:
 * `Int8Pages` hold one signed byte a component and one scale a vector, an eighth of float64 and half of float16.
   `scan_int8` on them is off by about 1e-3 and only proposes pages for the exact step.
 
-Both use numkong's packed matrix products where it is installed (no float16 conversion in numpy, which is slow), and
-plain numpy where it is not; the results agree to rounding.
+The work is done by compiled kernels (`_native`) where they were built and the processor has what they need, and by
+numkong or numpy (`portable`) elsewhere; the scores agree to rounding. Finite vectors give finite scores.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.similarity import portable
+from budgetvdr.similarity.portable import Float, Offsets, Slices
+
 try:
-    import numkong
-except ImportError:  # a platform without wheels: slower, same scores
-    numkong = None  # type: ignore[assignment]
+    from budgetvdr.similarity import _native
+except ImportError:  # built without a compiler, or for another kind of processor
+    _native = None  # type: ignore[assignment]
 
-Float = npt.NDArray[np.float32]
-Offsets = npt.NDArray[np.int64]
+__all__ = [
+    "ExactPages",
+    "Float",
+    "Int8Pages",
+    "Offsets",
+    "best_rows",
+    "kernel",
+    "maxsim",
+    "quantise",
+    "scan_int8",
+    "unit_prefix",
+]
 
-# Rows scored in one go: the products of 16 query vectors with these rows stay in the second-level cache.
-_CHUNK_ROWS = 8192
+# Components that are worth a worker's while: 0.2 ms of an int8 scan.
+_LEAST_WORK = 1 << 21
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,30 +79,32 @@ class Int8Pages:
         return self.values.nbytes + self.scales.nbytes + self.offsets.nbytes
 
 
+def kernel() -> str:
+    """What computes here: "avx512" or "avx2" (compiled), else "numkong" or "numpy"."""
+    return _kernels()[0]
+
+
 def unit_prefix(vectors: npt.NDArray[np.floating], dim: int) -> Float:
     """The first `dim` components of each row scaled to unit length (Eq. 3); zero rows stay zero."""
     prefix = np.asarray(vectors[:, :dim], dtype=np.float32)
-    return prefix / _lengths(prefix)[:, None]
+    return prefix / portable.lengths(prefix)[:, None]
 
 
 def quantise(slices: Sequence[npt.NDArray[np.float16]], offsets: Offsets, *, pool: Executor | None = None) -> Int8Pages:
-    """Cuts the given slices side by side into one int8 copy of unit vectors; works through it in chunks.
+    """Cuts the given slices side by side into one int8 copy of unit vectors.
 
-    pool: spreads the chunks over its workers.
+    slices: as in `ExactPages`; taken as they lie, unaligned or read-only. pool: spreads the rows over its workers.
     """
-    rows = int(offsets[-1])
-    values = np.empty((rows, sum(part.shape[1] for part in slices)), np.int8)
+    parts, rows = _checked_slices(slices), int(offsets[-1])
+    values = np.empty((rows, sum(part.shape[1] for part in parts)), np.int8)
     scales = np.empty(rows, np.float32)
+    name = kernel()
+    fill = _module(name).quantise
 
-    def fill(start: int) -> None:
-        stop = min(rows, start + _CHUNK_ROWS)
-        vectors = np.concatenate([part[start:stop] for part in slices], axis=1, dtype=np.float32)
-        values[start:stop], scales[start:stop] = _quantise_rows(vectors)
-        # The codes of a vector do not depend on its length; its length goes into the scale.
-        scales[start:stop] /= _lengths(vectors)
+    def run(span: slice) -> None:
+        fill(name, tuple(part[span] for part in parts), values[span], scales[span])
 
-    starts = range(0, rows, _CHUNK_ROWS)
-    list(map(fill, starts) if pool is None else pool.map(fill, starts))
+    _spread(run, range(rows + 1), values.shape[1], pool)
     return Int8Pages(values, scales, offsets)
 
 
@@ -98,38 +116,51 @@ def maxsim(pages: ExactPages, query: Float, *, pool: Executor | None = None) -> 
 
     Returns (P,) float32; -inf for pages without vectors.
     """
-    dots = _float_products(query)
+    parts = _checked_slices(pages.slices)
+    query = _checked_query(query, sum(part.shape[1] for part in parts))
+    offsets = np.ascontiguousarray(pages.offsets, np.int64)
+    scores = np.empty(len(offsets) - 1, np.float32)
+    name = kernel()
+    score = _module(name).maxsim
 
-    def products(start: int, stop: int) -> Float:
-        rows = np.concatenate([part[start:stop] for part in pages.slices], axis=1, dtype=np.float32)
-        # Dividing n similarities a row by its length is cheaper than dividing its d components.
-        similarities = dots(rows)
-        similarities /= _lengths(rows)[:, None]
-        return similarities
+    def run(span: slice) -> None:
+        score(name, parts, offsets[span.start : span.stop + 1], query, scores[span])
 
-    return _score_chunks(pages.offsets, products, np.ones(len(query), np.float32), None, pool)
+    _spread(run, offsets, query.shape[1], pool)
+    return scores
 
 
 def scan_int8(
-    pages: Int8Pages, query: Float, *, selected: npt.NDArray[np.bool_] | None = None, pool: Executor | None = None
+    pages: Int8Pages, query: Float, *, places: npt.NDArray[np.int64] | None = None, pool: Executor | None = None
 ) -> Float:
-    """Approximate scores of the selected pages.
+    """Approximate scores.
 
-    query: (n, d) float32. selected: (P,) bool, None for all. pool: spreads page ranges over its workers.
+    query: (n, d) float32. places: numbers of the pages to score, in any order; None for all.
+    pool: spreads page ranges over its workers.
 
-    Returns (P,) float32; -inf for pages without vectors and for pages not selected.
+    Returns float32, a score a place, or (P,); -inf for pages without vectors.
     """
-    codes, query_scales = _quantise_rows(query)
-    dots = _int8_products(codes)
+    query = _checked_query(query, pages.values.shape[1])
+    codes, scales = portable.quantise_rows(query)
+    weights = scales / np.float32(len(query))
+    offsets = ends = np.ascontiguousarray(pages.offsets, np.int64)
+    if places is not None:
+        places = np.ascontiguousarray(places, np.int64)
+        if len(places) and not 0 <= places.min() <= places.max() < len(offsets) - 1:
+            raise ValueError(f"expected places from 0 to {len(offsets) - 2}; found {places.min()} to {places.max()}")
+        ends = np.concatenate([[0], np.cumsum(offsets[places + 1] - offsets[places])])
+    scores = np.empty(len(ends) - 1, np.float32)
+    name = kernel()
+    score = _module(name).scan_int8
 
-    def products(start: int, stop: int) -> Float:
-        similarities = dots(pages.values[start:stop])
-        scaled: Float = np.multiply(similarities, pages.scales[start:stop, None], dtype=np.float32, casting="same_kind")
-        return scaled
+    def run(span: slice) -> None:
+        if places is None:
+            wanted, held = None, offsets[span.start : span.stop + 1]
+        else:
+            wanted, held = places[span], offsets
+        score(name, (pages.values, pages.scales, held), (codes, weights), wanted, scores[span])
 
-    scores = _score_chunks(pages.offsets, products, query_scales, selected, pool)
-    if selected is not None:
-        scores[~selected] = -np.inf
+    _spread(run, ends, query.shape[1], pool)
     return scores
 
 
@@ -145,78 +176,46 @@ def best_rows(vectors: npt.NDArray[np.floating], query: Float) -> tuple[npt.NDAr
     return rows, similarities[rows, np.arange(len(query))]
 
 
-def _lengths(rows: Float) -> Float:
-    """(n,) lengths to divide by: 1 for a zero row, which stays zero."""
-    # Squares of float16 values neither overflow nor vanish in float32.
-    lengths: Float = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    lengths[lengths == 0] = 1
-    return lengths
+@cache
+def _kernels() -> tuple[str, ...]:
+    """All that run here, fastest first."""
+    return (*(_native.tiers() if _native is not None else ()), *portable.tiers())
 
 
-def _float_products(query: Float) -> Callable[[Float], Float]:
-    """Products of float32 rows with the query's vectors.
+def _module(name: str) -> ModuleType:
+    """Where the functions quantise, maxsim and scan_int8 of a kernel are; their first argument is its name."""
+    return portable if name in portable.tiers() else _native
 
-    numkong before BLAS: as fast, and it stays on the calling thread, where BLAS threads inside a pool of ours would
-    wait for each other.
+
+def _checked_slices(slices: Sequence[npt.NDArray[np.float16]]) -> Slices:
+    parts = []
+    for part in slices:
+        if part.ndim != 2 or part.dtype != np.float16 or len(part) != len(slices[0]):
+            raise ValueError(f"expected float16 slices (N, w) of equal N; found {part.dtype} {part.shape}")
+        dense = part.shape[1] == 1 or part.strides[1] == part.itemsize
+        parts.append(part if dense else np.ascontiguousarray(part))
+    return tuple(parts)
+
+
+def _checked_query(query: Float, width: int) -> Float:
+    if query.ndim != 2 or not len(query) or query.shape[1] != width:
+        raise ValueError(f"expected query vectors (n, {width}) with n >= 1, as wide as the pages; found {query.shape}")
+    return np.ascontiguousarray(query, np.float32)
+
+
+def _spread(run: Callable[[slice], None], ends: Offsets | range, width: int, pool: Executor | None) -> None:
+    """Runs all pages, in ranges of about equally many rows.
+
+    ends: (P + 1,), rows up to each page. Ranges are a few a core, so that a busy core does not hold the others up, and
+    none so small that handing it over would cost more than its work.
     """
-    if numkong is None:
-        columns = np.ascontiguousarray(query.T)
-        return lambda rows: rows @ columns
-    packed = numkong.dots_pack(np.ascontiguousarray(query))
-    return lambda rows: np.asarray(numkong.dots_packed(rows, packed)).astype(np.float32)
-
-
-def _int8_products(codes: npt.NDArray[np.int8]) -> Callable[[npt.NDArray[np.int8]], npt.NDArray[np.generic]]:
-    """Products of int8 rows with the query's codes, exact integers either way."""
-    if numkong is None:
-        columns = np.ascontiguousarray(codes.T, dtype=np.float32)
-        return lambda rows: rows.astype(np.float32) @ columns
-    packed = numkong.dots_pack(codes)
-    return lambda rows: np.asarray(numkong.dots_packed(rows, packed))
-
-
-def _quantise_rows(vectors: Float) -> tuple[npt.NDArray[np.int8], Float]:
-    peaks = np.maximum(vectors.max(axis=1, initial=0.0), -vectors.min(axis=1, initial=0.0))
-    factors = np.divide(np.float32(127), peaks, out=np.zeros_like(peaks), where=peaks > 0)
-    codes = vectors * factors[:, None]
-    return np.rint(codes, out=codes).astype(np.int8), peaks / np.float32(127)
-
-
-def _score_chunks(
-    offsets: Offsets,
-    products: Callable[[int, int], Float],
-    weights: Float,
-    selected: npt.NDArray[np.bool_] | None,
-    pool: Executor | None,
-) -> Float:
-    scores = np.full(len(offsets) - 1, -np.inf, np.float32)
-
-    def score(pages: tuple[int, int]) -> None:
-        first, last = pages
-        if selected is not None and not selected[first:last].any():
-            return
-        starts = offsets[first:last]
-        filled = np.flatnonzero(offsets[first + 1 : last + 1] > starts)
-        if len(filled) == 0:
-            return
-        base = int(starts[0])
-        similarities = products(base, int(offsets[last]))
-        best = np.maximum.reduceat(similarities, starts[filled] - base, axis=0)
-        # A positive weight a query vector does not move its maximum, so it is applied after it.
-        scores[first + filled] = best @ weights / np.float32(len(weights))
-
-    # Lists, so that an exception of a worker is raised here.
-    ranges = _page_ranges(offsets)
-    list(map(score, ranges) if pool is None else pool.map(score, ranges))
-    return scores
-
-
-def _page_ranges(offsets: Offsets) -> list[tuple[int, int]]:
-    """Cuts the pages into runs of about `_CHUNK_ROWS` rows; a page longer than that is a run of its own."""
-    ranges, first, pages = [], 0, len(offsets) - 1
-    while first < pages:
-        last = int(np.searchsorted(offsets, offsets[first] + _CHUNK_ROWS, side="right")) - 1
-        last = min(max(last, first + 1), pages)
-        ranges.append((first, last))
-        first = last
-    return ranges
+    pages, rows = len(ends) - 1, int(ends[-1]) - int(ends[0])
+    parts = min(4 * (os.cpu_count() or 1), rows * width // _LEAST_WORK)
+    if pool is None or parts < 2:
+        run(slice(0, pages))
+        return
+    targets = int(ends[0]) + np.arange(1, parts) * rows // parts
+    cuts = targets if isinstance(ends, range) else np.searchsorted(ends, targets)
+    bounds = [0, *sorted(set(cuts.tolist())), pages]
+    # A list, so that an exception of a worker is raised here.
+    list(pool.map(run, map(slice, bounds[:-1], bounds[1:])))

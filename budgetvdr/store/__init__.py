@@ -11,11 +11,14 @@ from budgetvdr.store.records import (
     RowAddresses,
     Slab,
     StoreStats,
+    VersionInfo,
 )
+from budgetvdr.store.routes import PageCodes, Routes
 from budgetvdr.store.rows import PageRow
 from budgetvdr.store.schema import STORE_FORMAT_VERSION, IndexSettings
 from budgetvdr.store.snapshot import Snapshot
-from budgetvdr.store.table import OptimizeReport, Store
+from budgetvdr.store.table import Store
+from budgetvdr.store.upkeep import OptimizeReport
 
 __all__ = [
     "STORE_FORMAT_VERSION",
@@ -23,12 +26,15 @@ __all__ = [
     "DocumentState",
     "IndexSettings",
     "OptimizeReport",
+    "PageCodes",
     "PageFacts",
     "PageRow",
+    "Routes",
     "RowAddresses",
     "Slab",
     "Snapshot",
     "Store",
     "StoreStats",
+    "VersionInfo",
     "Where",
 ]

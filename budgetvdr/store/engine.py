@@ -21,6 +21,22 @@ _METADATA_CACHE = 64 << 20
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
 _SOURCE_LINE = re.compile(r",? ?/[^\s,]*\.rs:\d+(:\d+)?")
 _WRAPPERS = re.compile(r"(lance error: |LanceError\(\w+\): |Query Execution error: |Invalid (user )?input[,:] )+")
+# An object store's own words in its answer, and the cause at the bottom of a failed connection.
+_ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
+_CAUSE = re.compile(
+    r'(?:message|error): "([^"]+)"|\b(TimedOut|BadScheme|status: \d{3}|Failed to get \w+ credentials)\b'
+)
+_STORE_ADVICE = {
+    re.compile("NoSuchBucket"): "check the name of the bucket, or create it first",
+    re.compile("BadScheme"): 'an http:// endpoint needs storage_options={"allow_http": "true", ...}',
+    re.compile(
+        "AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|status: 40[13]|get AWS credentials"
+    ): "check the credentials in storage_options or the environment, and what they allow",
+    re.compile("HttpError"): "check the endpoint in storage_options and the network",
+}
+# LanceDB tries each request again and six times all of that: with its defaults of 10 retries and 180 s that is a
+# quarter of an hour for a server that does not answer.
+_CLIENT_DEFAULTS = {"connect_timeout": "3s", "timeout": "60s", "client_max_retries": "2", "client_retry_timeout": "30"}
 _CONFLICT = re.compile(r"commit conflict|concurrent writers|concurrent transaction", re.IGNORECASE)
 
 
@@ -44,7 +60,8 @@ def connect(uri: str, storage_options: Mapping[str, str] | None) -> DBConnection
     """Opens a database folder, making it where it is missing.
 
     LanceDB takes a second to import and its Rust half logs to standard error, at a level read from an environment
-    variable at import; conflicts it then reports are ones we handle. A level the user has set is kept.
+    variable at import; conflicts it then reports are ones we handle. A level the user has set is kept, and so are
+    limits of time and retries in storage_options.
     """
     quiet = _LOG_VARIABLE not in os.environ
     if quiet:
@@ -54,9 +71,12 @@ def connect(uri: str, storage_options: Mapping[str, str] | None) -> DBConnection
     finally:
         if quiet:
             del os.environ[_LOG_VARIABLE]
+    options = dict(storage_options or {})
+    if local_path(uri) is None:
+        options = _CLIENT_DEFAULTS | options
     return lancedb.connect(
         uri,
-        storage_options=None if storage_options is None else dict(storage_options),
+        storage_options=options or None,
         session=lancedb.Session(index_cache_size_bytes=_INDEX_CACHE, metadata_cache_size_bytes=_METADATA_CACHE),
     )
 
@@ -73,7 +93,14 @@ def is_storage_failure(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """LanceDB's message on one line, without wrappers and places in its source code."""
+    """LanceDB's message on one line, without wrappers and places in its source code; an object store's own words."""
+    if "Generic { store:" in str(error):
+        answer = _ANSWER.search(str(error))
+        causes = [next(filter(None, found)) for found in _CAUSE.findall(str(error))]
+        if answer:
+            return f"{answer[1]}: {answer[2]}"
+        if causes:
+            return f"the object store: {causes[-1]}"
     return " ".join(_WRAPPERS.sub("", _SOURCE_LINE.sub("", str(error))).split())
 
 
@@ -100,6 +127,9 @@ def _advice(error: BaseException) -> str:
         return "; the disk or quota is full: free space and add again, what was stored before is intact"
     if "os error 13" in text or "os error 30" in text or getattr(error, "errno", None) in {13, 30}:
         return "; check the permissions of the folder, or open the index with read_only=True"
+    for found, advice in _STORE_ADVICE.items():
+        if found.search(text):
+            return f"; {advice}"
     if "Not found:" in text:
         return "; it was compacted away meanwhile (search again), or the index was deleted or made anew (open it again)"
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -84,14 +85,23 @@ class DocumentInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """One version that can still be read: its number, when it was written (local time), and its stored pages."""
+
+    version: int
+    time: datetime
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreStats:
     """Size of one version.
 
     pages, documents, vectors: counts; vectors are those of one depth. blank_pages: pages without vectors.
     vector_bytes: payload of the vector columns, all depths and slices together. region_bytes, image_bytes: likewise.
     data_bytes: data files of this version; what exceeds the three above is text, facts and deleted rows.
-    fragments: data fragments. Reading slows by about 0.3 ms for each, so that a thousand one-page adds are worth an
-        `optimize`. versions: versions that can still be read.
+    fragments: data fragments. Reading the whole table slows by about 0.3 ms for each; many small ones are merged by
+        themselves. versions: versions that can still be read.
     notes, readers: how many pages carry each note, and come from each reader.
     """
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from budgetvdr.errors import QueryError
 from budgetvdr.pages import Boxes, Vectors
-from budgetvdr.store import records
+from budgetvdr.store import place, records, routes
 from budgetvdr.store.engine import is_storage_failure, reason, storage_error, storage_failures
 from budgetvdr.store.filters import Where, enclosed, literal, to_sql
 from budgetvdr.store.records import (
@@ -27,10 +27,12 @@ from budgetvdr.store.records import (
     Slab,
     StoreStats,
 )
+from budgetvdr.store.routes import Routes
 from budgetvdr.store.rows import region_fractions
 from budgetvdr.store.schema import KINDS, IndexSettings, filter_fields, identity_of, metadata_fields
 
 if TYPE_CHECKING:
+    from lancedb.db import DBConnection
     from lancedb.table import LanceTable
 
 
@@ -43,8 +45,9 @@ class Snapshot:
     one that takes a filter QueryError, with LanceDB's reason, where that is wrong.
     """
 
-    def __init__(self, table: LanceTable, settings: IndexSettings, uri: str) -> None:
+    def __init__(self, table: LanceTable, database: DBConnection, settings: IndexSettings, uri: str) -> None:
         self._table = table
+        self._database = database
         self._uri = uri
         self.settings = settings
         with storage_failures(f"open {uri}"):
@@ -132,6 +135,26 @@ class Snapshot:
         picture: bytes | None = None if row is None else row.column("_image")[0].as_py()
         return picture
 
+    def routes(self, depth: int) -> Routes | None:
+        """What the side table of a depth says about these pages, None where there is none; see `routes`.
+
+        The table is the latest one, whatever the version of this snapshot.
+        """
+        with storage_failures(f"read the routes of {self._uri}"):
+            pages = self._table.search().select(["id", "revision"]).with_row_id(True).to_arrow()
+            return routes.read(self._database, depth, pages, identity=self.identity)
+
+    def routed_depths(self) -> tuple[int, ...]:
+        """Depths that have a side table."""
+        with storage_failures(f"read the routes of {self._uri}"):
+            return tuple(depth for depth in self.settings.depths if routes.exists(self._database, depth))
+
+    def names(self, addresses: RowAddresses) -> tuple[list[str], list[str]]:
+        """Ids and revisions of chosen pages, in the order asked."""
+        taken, order = self._take(addresses, ["id", "revision"])
+        ids, revisions = taken.column("id").to_pylist(), taken.column("revision").to_pylist()
+        return [ids[place] for place in order], [revisions[place] for place in order]
+
     def document_state(self, doc_id: str) -> DocumentState:
         """What is stored of a document."""
         where = f"doc_id = {literal(doc_id, 'doc_id', pa.string())}"
@@ -167,7 +190,7 @@ class Snapshot:
             image_bytes += pc.sum(batch.column("_image_bytes")).as_py() or 0
         with storage_failures(f"read {self._uri}"):
             files = self._table.stats()
-            versions = len(self._table.list_versions())
+            versions = len(place.versions(self._table))
         vectors = self.vector_count()
         return StoreStats(
             pages=len(self._counts),

@@ -7,18 +7,20 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from budgetvdr.errors import IndexStoreError, ReadOnlyError, SourceNotFoundError, StorageError
-from budgetvdr.store import engine, place
+from budgetvdr.store import engine, place, routes
 from budgetvdr.store.engine import storage_failures
 from budgetvdr.store.filters import enclosed, literal, one_of
-from budgetvdr.store.records import DocumentState
+from budgetvdr.store.records import DocumentState, VersionInfo
+from budgetvdr.store.routes import PageCodes, Settings
 from budgetvdr.store.rows import PageRow, arrow_table, check_row, latest_by_id
 from budgetvdr.store.schema import (
     IndexSettings,
@@ -27,25 +29,15 @@ from budgetvdr.store.schema import (
     read_settings,
 )
 from budgetvdr.store.snapshot import Snapshot
+from budgetvdr.store.upkeep import KEEP_VERSIONS, OptimizeReport, Upkeep, optimize
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
     from lancedb.table import LanceTable
 
 COMMIT_ATTEMPTS: Final = 8
-KEEP_VERSIONS: Final = timedelta(minutes=15)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizeReport:
-    """Bytes on disk and data fragments, before and after."""
-
-    bytes_before: int
-    bytes_after: int
-    fragments_before: int
-    fragments_after: int
 
 
 class Store:
@@ -55,7 +47,9 @@ class Store:
     during a commit only. On an object store a commit that another writer preempted is tried again.
     """
 
-    def __init__(self, table: LanceTable, database: DBConnection, uri: str, *, read_only: bool) -> None:
+    def __init__(
+        self, table: LanceTable, database: DBConnection, uri: str, *, read_only: bool, version: int | None = None
+    ) -> None:
         self._database = database
         # Handles keep their version, so the writer moving on does not move the reader.
         self._writer = table
@@ -63,13 +57,18 @@ class Store:
         self.uri = uri
         self._folder = engine.local_path(uri)
         self._read_only = read_only
+        self._pinned = version
         self._closed = False
         self._process = os.getpid()
         self._writing = threading.Lock()
         self._looking = threading.Lock()
         with storage_failures(f"open {uri}"):
             self.settings = read_settings(table.schema, uri)
-        self._snapshot = Snapshot(place.existing(database, uri), self.settings, uri)
+        self._upkeep = Upkeep(self.settings, self._folder, uri)
+        shown = place.existing(database, uri)
+        if version is not None:
+            place.check_out(shown, version, uri)
+        self._snapshot = Snapshot(shown, database, self.settings, uri)
 
     @classmethod
     def open(
@@ -78,6 +77,7 @@ class Store:
         *,
         settings_if_new: IndexSettings | None = None,
         read_only: bool = False,
+        version: int | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> Self:
         """Opens an index, or creates it where there is none.
@@ -86,14 +86,16 @@ class Store:
         settings_if_new: recorded in a new index; None creates nothing. An existing index keeps its own, which the
             caller compares.
         read_only: writes nothing, not even a lock file.
+        version: reads this version and no other, and writes nothing; None for the latest.
         storage_options: credentials and such, as LanceDB takes them.
 
-        Raises SourceNotFoundError where there is no index and none may be created; IndexFormatError where the path
-        holds something else, a damaged index, or one of a newer format; StorageError where the disk refuses.
+        Raises SourceNotFoundError where there is no index and none may be created, or no such version; IndexFormatError
+        where the path holds something else, a damaged index, or one of a newer format; StorageError where the disk
+        refuses.
         """
         folder = engine.local_path(uri)
         address = str(uri) if folder is None else str(folder)
-        settings = None if read_only else settings_if_new
+        settings = None if read_only or version is not None else settings_if_new
         missing = SourceNotFoundError(f"no index at {address}: expected one made by budgetvdr; check the path")
         with storage_failures(f"open {address}"):
             if folder is not None and not place.holds_index(folder) and settings is None:
@@ -105,16 +107,30 @@ class Store:
                     table = place.create_table(database, new_schema(settings))
         if table is None:
             raise missing
-        return cls(table, database, address, read_only=read_only)
+        return cls(table, database, address, read_only=read_only, version=version)
 
     def snapshot(self) -> Snapshot:
-        """The latest version; the same object while nothing is written. Costs about 0.2 ms on a local disk."""
+        """The latest version, or that which was asked for; the same object while nothing is written.
+
+        Costs about 0.2 ms on a local disk.
+        """
         self._check_open()
+        if self._pinned is not None:
+            return self._snapshot
         with self._looking, storage_failures(f"read {self.uri}"):
             self._head.checkout_latest()
             if self._head.version != self._snapshot.version:
-                self._snapshot = Snapshot(place.existing(self._database, self.uri), self.settings, self.uri)
+                latest = place.existing(self._database, self.uri)
+                self._snapshot = Snapshot(latest, self._database, self.settings, self.uri)
             return self._snapshot
+
+    def versions(self) -> list[VersionInfo]:
+        """Versions that can still be read, oldest first; about 0.3 ms for each on a local disk."""
+        self._check_open()
+        with self._looking, storage_failures(f"read {self.uri}"):
+            if self._pinned is None:
+                self._head.checkout_latest()
+            return place.versions(self._head)
 
     def document_state(self, doc_id: str) -> DocumentState:
         """What the latest version holds of a document."""
@@ -166,20 +182,38 @@ class Store:
     def delete_documents(self, doc_ids: Collection[str]) -> int:
         """Deletes all pages of documents in one commit, and returns how many pages that were.
 
+        Ids that are not there are ignored. 10,000 ids take about half a second.
+
         Raises ReadOnlyError, StorageError.
         """
         return self.delete_where(one_of("doc_id", doc_ids, pa.string()))
 
-    def delete_where(self, condition: str) -> int:
-        """Deletes the pages that meet an SQL condition in one commit, and returns how many.
+    def delete_where(self, *conditions: str) -> int:
+        """Deletes the pages that meet any of some SQL conditions in one commit, and returns how many.
 
         Raises QueryError for a condition that is wrong, ReadOnlyError, StorageError.
         """
-        self._check_writable("delete pages")
+        self.check_writable("delete pages")
+        condition = " OR ".join(enclosed(each) for each in conditions)
         # A wrong condition shows here, as the reader's error; one that matches nothing makes no version.
-        if not len(self.snapshot().matching(condition)):
+        if not condition or not len(self.snapshot().matching(condition)):
             return 0
-        return self._commit("delete pages", lambda table: int(table.delete(enclosed(condition)).num_deleted_rows))
+        return self._commit("delete pages", lambda table: int(table.delete(condition).num_deleted_rows))
+
+    def write_routes(
+        self, depth: int, pages: PageCodes, centroids: npt.NDArray[np.float32], settings: Settings
+    ) -> None:
+        """Replaces the side table of a depth in one commit; see `routes`, and `Snapshot.routes` for reading.
+
+        Raises ValueError for shapes that do not fit, ReadOnlyError, StorageError.
+        """
+        routes.check(pages, centroids)
+        identity, keep = self._snapshot.identity, KEEP_VERSIONS
+
+        def write(_: LanceTable) -> None:
+            routes.write(self._database, depth, pages, centroids, settings=settings, identity=identity, keep=keep)
+
+        self._commit("store routes", write, tidy=False)
 
     def optimize(self, keep: timedelta = KEEP_VERSIONS) -> OptimizeReport:
         """Merges small fragments, drops deleted rows, and removes versions older than `keep`.
@@ -190,24 +224,12 @@ class Store:
 
         Raises ReadOnlyError, StorageError.
         """
-
-        def write(table: LanceTable) -> OptimizeReport:
-            bytes_before, fragments_before = self.bytes_on_disk(), _fragments(table)
-            # LanceDB warns about 0, which here is an explicit wish. While the lock is held, what looks unfinished is.
-            oldest = max(keep, timedelta(milliseconds=1))
-            table.optimize(cleanup_older_than=oldest, delete_unverified=self._folder is not None)
-            if self._folder is not None:
-                place.sweep(self._folder)
-            return OptimizeReport(bytes_before, self.bytes_on_disk(), fragments_before, _fragments(table))
-
-        return self._commit("optimize", write)
+        return self._commit("optimize", lambda table: optimize(table, self._folder, keep), tidy=False)
 
     def bytes_on_disk(self) -> int:
         """Bytes of all files, old versions included; on an object store those of the latest version's data."""
         with storage_failures(f"measure {self.uri}"):
-            if self._folder is None:
-                return int(self._head.stats()["total_bytes"])
-            return sum(_size(file) for file in self._folder.rglob("*"))
+            return place.bytes_on_disk(self._head, self._folder)
 
     def close(self) -> None:
         """Lets go of the files; snapshots already taken stay readable. Closing twice is fine."""
@@ -228,22 +250,38 @@ class Store:
                 "fork; open it in each process"
             )
 
-    def _check_writable(self, action: str) -> None:
+    def check_writable(self, action: str) -> None:
+        """Raises ReadOnlyError, naming the action, where nothing may be written."""
         self._check_open()
+        if self._pinned is not None:
+            raise ReadOnlyError(
+                f"cannot {action} in {self.uri}: it was opened at version {self._pinned}, which is read-only; "
+                "open it without version="
+            )
         if self._read_only:
-            raise ReadOnlyError(f"cannot {action} in {self.uri}: it was opened with read_only=True; open it without")
+            raise ReadOnlyError(
+                f"cannot {action} in {self.uri}: it was opened read-only; open it without read_only=True"
+            )
 
-    def _commit(self, action: str, write: Callable[[LanceTable], T]) -> T:
-        """Runs a write on the latest version, alone on a local disk, again after a conflict on an object store."""
-        self._check_writable(action)
+    def _commit(self, action: str, write: Callable[[LanceTable], T], *, tidy: bool = True) -> T:
+        """Runs a write on the latest version, alone on a local disk, again after a conflict on an object store.
+
+        tidy: whether small fragments may be merged, and old versions removed, afterwards.
+        """
+        self.check_writable(action)
         with storage_failures(f"{action} in {self.uri}"), self._writing, place.lock(self._folder):
             for attempt in range(COMMIT_ATTEMPTS):
                 self._writer.checkout_latest()
+                before = self._writer.version
                 try:
-                    return write(self._writer)
+                    done = write(self._writer)
                 except RuntimeError as error:
                     if not engine.is_conflict(error):
                         raise
+                else:
+                    if tidy:
+                        self._upkeep.after_commit(self._writer, before)
+                    return done
                 time.sleep(random.uniform(0.5, 1.0) * min(0.1 * 2**attempt, 5.0))
         raise StorageError(
             f"cannot {action} in {self.uri}: other writers were first {COMMIT_ATTEMPTS} times; try later, "
@@ -254,14 +292,3 @@ class Store:
 def _stale(doc_id: str, revision: str) -> str:
     text = pa.string()
     return f"(doc_id = {literal(doc_id, 'doc_id', text)} AND revision <> {literal(revision, 'revision', text)})"
-
-
-def _fragments(table: LanceTable) -> int:
-    return int(table.stats()["fragment_stats"]["num_fragments"])
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except FileNotFoundError:  # compacted away by another process while we walk
-        return 0

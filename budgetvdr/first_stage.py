@@ -1,0 +1,210 @@
+"""The stage before the scan in a large index: `refresh` makes it and keeps it up, `FirstStage` asks it.
+
+Centroids and every page's codes are a side table of the index, one for each depth; in memory they become inverted
+lists. Pages that the lists do not know, because they came later, are always proposed, so that the table may lag behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from budgetvdr.similarity.centroids import (
+    SAMPLE_PER_CENTROID,
+    Centroids,
+    Routes,
+    assign,
+    centroid_count,
+    invert,
+    propose,
+    train,
+)
+from budgetvdr.similarity.maxsim import Float, unit_prefix
+from budgetvdr.store import PageCodes, RowAddresses, Slab, Snapshot, Store
+from budgetvdr.store import Routes as StoredRoutes
+
+LEAST_VECTORS: Final = 4_000_000
+"""Vectors of an index from which proposing pages takes less time than scanning all of them."""
+# Components that centroids have, at most.
+_WIDTH: Final = 128
+# An index that has grown by this factor is trained for anew.
+_OUTGROWN: Final = 4
+MANY_NEW: Final = 2048
+"""New pages, which are part of every search, from which it pays to add them, and to look whether another has."""
+_BATCH_PAGES: Final = 256
+
+
+def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
+    """Adds the pages that the first stage of a depth does not know; make: makes it where there is none.
+
+    To make it, the leading components are read twice, once for a sample and once to find the centroid nearest to every
+    vector. It is made anew for an index that has grown fourfold since. Raises StorageError, ReadOnlyError.
+    """
+    snapshot = store.snapshot()
+    stored, trained_on = snapshot.routes(depth), snapshot.vector_count()
+    if not trained_on or (stored is None and not make):
+        return
+    if stored is not None and trained_on <= _OUTGROWN * int(stored.settings["vectors"]):
+        if stored.known.all():
+            return
+        centroids, trained_on = Centroids.of(stored.centroids), int(stored.settings["vectors"])
+        new = stored.addresses[~stored.known]
+        batches = (new[start : start + _BATCH_PAGES] for start in range(0, len(new), _BATCH_PAGES))
+        slabs = (snapshot.vectors(batch, depth, _width(snapshot)) for batch in batches)
+        addresses, counts, codes = (
+            [stored.addresses[stored.known]],
+            [np.diff(stored.offsets)[stored.known]],
+            [stored.codes],
+        )
+    else:
+        count = centroid_count(trained_on)
+        centroids = train(_sample(snapshot, depth, count * SAMPLE_PER_CENTROID), count)
+        slabs = (slab for slab in snapshot.scan(depth, _width(snapshot), batch_pages=_BATCH_PAGES))
+        addresses, counts, codes = [], [], []
+    for slab in slabs:
+        addresses.append(slab.addresses)
+        counts.append(np.diff(slab.offsets))
+        codes.append(assign(_joined(slab), centroids, pool=pool))
+    ids, revisions = snapshot.names(np.concatenate(addresses))
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+    pages = PageCodes(ids, revisions, offsets, np.concatenate(codes))
+    store.write_routes(depth, pages, centroids.members, {"vectors": trained_on})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lists:
+    """Inverted lists as one snapshot sees them.
+
+    routes: pages by number. addresses: (R,) of them. alive: (R,) bool, whether the snapshot has them. new: addresses of
+    pages that are in no list. unknown: how many such pages there were when the lists were made.
+    """
+
+    identity: bytes
+    version: int
+    routes: Routes
+    addresses: RowAddresses
+    alive: npt.NDArray[np.bool_]
+    new: RowAddresses
+    unknown: int
+
+    @property
+    def behind(self) -> bool:
+        """Whether so many pages came since that the side table may know more."""
+        return len(self.new) > self.unknown + min(MANY_NEW, len(self.addresses) // 8)
+
+
+class FirstStage:
+    """Proposes pages from the side tables of one store. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lists: dict[int, _Lists] = {}
+        self._absent: dict[int, tuple[bytes, int]] = {}
+        self._loading = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by lists."""
+        return sum(lists.routes.nbytes for lists in self._lists.values())
+
+    def forget(self) -> None:
+        """Looks at the side tables again, which have changed."""
+        with self._loading:
+            self._lists.clear()
+            self._absent.clear()
+
+    def propose(
+        self, snapshot: Snapshot, depth: int, query: Float, candidates: int, allowed: RowAddresses | None
+    ) -> RowAddresses | None:
+        """Addresses of pages worth scoring, in no order: `candidates` from the lists and all that are in no list.
+
+        query: (n, d) float32. allowed: pages that may be proposed, None for all.
+
+        Returns None where the index has no first stage for the depth.
+        """
+        lists = self._get(snapshot, depth)
+        if lists is None:
+            return None
+        selected, new = lists.alive, lists.new
+        if allowed is not None:
+            selected, new = selected & np.isin(lists.addresses, allowed), np.intersect1d(new, allowed)
+        chosen = propose(_as_wide_as(lists.routes, query), query, candidates, selected=selected)
+        return np.concatenate([lists.addresses[chosen], new])
+
+    def _get(self, snapshot: Snapshot, depth: int) -> _Lists | None:
+        seen = (snapshot.identity, snapshot.version)
+        held = self._lists.get(depth)
+        if held is not None and (held.identity, held.version) == seen:
+            return held
+        with self._loading:
+            held = self._lists.get(depth)
+            if held is not None and (held.identity, held.version) == seen:
+                return held
+            if self._absent.get(depth) == seen:
+                return None
+            held = None if held is None or held.identity != snapshot.identity else _followed(held, snapshot)
+            if held is None or held.behind:
+                stored = snapshot.routes(depth)
+                if stored is None:
+                    self._absent[depth] = seen
+                    self._lists.pop(depth, None)
+                    return None
+                held = _lists(stored, snapshot)
+            self._lists[depth] = held
+            return held
+
+
+def _lists(stored: StoredRoutes, snapshot: Snapshot) -> _Lists:
+    counts = np.diff(stored.offsets)[stored.known]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return _Lists(
+        identity=snapshot.identity,
+        version=snapshot.version,
+        routes=invert(Centroids.of(stored.centroids), stored.codes, offsets),
+        addresses=stored.addresses[stored.known],
+        alive=np.ones(len(counts), np.bool_),
+        new=stored.addresses[~stored.known],
+        unknown=int((~stored.known).sum()),
+    )
+
+
+def _followed(held: _Lists, snapshot: Snapshot) -> _Lists:
+    """The same lists as another version sees them: what an address holds never changes, pages come and go."""
+    addresses = snapshot.matching()
+    return replace(
+        held,
+        version=snapshot.version,
+        alive=np.isin(held.addresses, addresses),
+        new=addresses[~np.isin(addresses, held.addresses)],
+    )
+
+
+def _as_wide_as(routes: Routes, query: Float) -> Routes:
+    """A query narrower than the centroids is compared with their leading components, at unit length like a page's."""
+    if query.shape[1] >= routes.centroids.shape[1]:
+        return routes
+    return replace(routes, centroids=np.asfortranarray(unit_prefix(routes.centroids, query.shape[1])))
+
+
+def _sample(snapshot: Snapshot, depth: int, wanted: int) -> Float:
+    """(<= wanted, w) vectors drawn by lot from all pages."""
+    rng = np.random.default_rng(0)
+    share = min(1.0, wanted / max(snapshot.vector_count(), 1))
+    parts: list[Float] = []
+    for slab in snapshot.scan(depth, _width(snapshot), batch_pages=_BATCH_PAGES):
+        rows = np.flatnonzero(rng.random(int(slab.offsets[-1])) < share)
+        parts.append(np.concatenate([part[rows] for part in slab.slices], axis=1, dtype=np.float32))
+    return np.concatenate(parts)
+
+
+def _width(snapshot: Snapshot) -> int:
+    dims = snapshot.settings.dims
+    return max((dim for dim in dims if dim <= _WIDTH), default=dims[0])
+
+
+def _joined(slab: Slab) -> Float:
+    return np.concatenate(slab.slices, axis=1, dtype=np.float32)

@@ -1,0 +1,210 @@
+"""Keeping an index small and quick while it is written to.
+
+Every commit adds a fragment, which costs each read of the whole table about 0.25 ms, and leaves what it replaced to an
+older version. LanceDB's one remedy rewrites every fragment below a million pages, which is all of an index, and only
+after that frees old versions. So there are two steps here:
+
+merging     stores the pages of small fragments once more, in one commit; it touches nothing else.
+compacting  is LanceDB's: everything is rewritten, old versions are freed. By itself it happens when what would be
+            freed is as large as what is rewritten, so that it at most doubles what is written over the years.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from budgetvdr.store import engine, place
+from budgetvdr.store.records import RowAddresses, addresses
+from budgetvdr.store.schema import IndexSettings
+
+if TYPE_CHECKING:
+    from lancedb.table import LanceTable
+
+_log = logging.getLogger(__name__)
+
+KEEP_VERSIONS: Final = timedelta(minutes=15)
+"""How long a version stays readable after a newer one is there."""
+
+# Looking costs a fraction of a millisecond for merging, and reading the folder for compacting.
+_MERGE_EVERY: Final = 8
+_COMPACT_EVERY: Final = 128
+# Reading 32 fragments costs what writing one page does.
+_MANY_FRAGMENTS: Final = 32
+_FEWEST_MERGED: Final = 8
+# Merging holds its pages in memory, and others wait: 192 MB take about a second.
+_MOST_MERGED: Final = 192 << 20
+_FACTS_BYTES: Final = 4096
+# Compacting others would wait for longer than a lock may be held is left to those who ask for it.
+_MOST_COMPACTED: Final = 4 << 30
+_LEAST_FREED: Final = 64 << 20
+_FEWEST_VERSIONS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeReport:
+    """An index before and after `optimize`.
+
+    bytes: all files, old versions included; on an object store, which does not tell, the data of the latest version.
+    fragments: data fragments. versions: versions that can be read.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    fragments_before: int
+    fragments_after: int
+    versions_before: int
+    versions_after: int
+
+    @property
+    def bytes_freed(self) -> int:
+        """Below zero while the versions before are kept, which then lie beside the rewritten one."""
+        return self.bytes_before - self.bytes_after
+
+
+class Upkeep:
+    """Merges and compacts one table now and then, for the holder of its lock.
+
+    Where that fails nothing is lost, and the next time may do better: it never fails the commit that it follows.
+    """
+
+    def __init__(self, settings: IndexSettings, folder: Path | None, uri: str) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._uri = uri
+        self._compacted = -math.inf
+
+    def after_commit(self, table: LanceTable, before: int) -> None:
+        """Looks whether there is something to do. before: the version that the commit followed.
+
+        It is the versions that are counted, which the processes of many small writers share.
+        """
+        try:
+            if before // _MERGE_EVERY != table.version // _MERGE_EVERY:
+                merge(table, self._settings)
+            if before // _COMPACT_EVERY != table.version // _COMPACT_EVERY and self._may_compact(table):
+                optimize(table, self._folder, KEEP_VERSIONS)
+                self._compacted = time.monotonic()
+        except (OSError, RuntimeError, ValueError) as error:
+            _log.info("upkeep of %s is put off: %s", self._uri, engine.reason(error))
+
+    def _may_compact(self, table: LanceTable) -> bool:
+        lately = time.monotonic() - self._compacted < KEEP_VERSIONS.total_seconds()
+        return not lately and worth_compacting(table, self._folder, KEEP_VERSIONS)
+
+
+def optimize(table: LanceTable, folder: Path | None, keep: timedelta) -> OptimizeReport:
+    """Rewrites what is small as one, drops deleted rows, removes versions older than `keep` and unfinished writes.
+
+    On a local disk only for the holder of the lock: what looks unfinished then is.
+    """
+    size, fragments, versions = place.bytes_on_disk(table, folder), place.fragments(table), len(place.versions(table))
+    # LanceDB warns about 0, which here is an explicit wish.
+    table.optimize(cleanup_older_than=max(keep, timedelta(milliseconds=1)), delete_unverified=folder is not None)
+    if folder is not None:
+        place.sweep(folder)
+    return OptimizeReport(
+        bytes_before=size,
+        bytes_after=place.bytes_on_disk(table, folder),
+        fragments_before=fragments,
+        fragments_after=place.fragments(table),
+        versions_before=versions,
+        versions_after=len(place.versions(table)),
+    )
+
+
+def merge(table: LanceTable, settings: IndexSettings) -> bool:
+    """Stores the pages of small fragments together, in one commit; whether there were enough of them."""
+    files = table.stats()["fragment_stats"]
+    physical = files["num_fragments"] * files["lengths"]["mean"]
+    if files["num_fragments"] < _MANY_FRAGMENTS and 2 * table.count_rows() > physical:
+        return False
+    chosen = worth_merging(*_sizes(table, settings))
+    if not len(chosen):
+        return False
+    names = table.schema.names
+    rows = table.take_row_ids(chosen.tolist()).select(names).to_arrow()
+    data = pa.Table.from_arrays(rows.columns, schema=table.schema)
+    # A page that another writer has changed or deleted since it was read stays what it is.
+    unchanged = "target.revision = source.revision AND target.source = source.source"
+    table.merge_insert("id").when_matched_update_all(where=unchanged).execute(data)
+    return True
+
+
+def worth_merging(pages: RowAddresses, sizes: npt.NDArray[np.int64]) -> RowAddresses:
+    """Addresses of the pages that should be stored again in one fragment; none where that would not pay.
+
+    pages, sizes: (p,) addresses of all pages, and their bytes.
+
+    Fragments of which less than half is left are taken, and then the smallest, as long as the largest of these is at
+    most half of all. So a page always moves to a fragment at least twice as large, and is rewritten a number of times
+    that grows with the logarithm of the index.
+    """
+    fragments, of_page = np.unique(pages >> np.uint64(32), return_inverse=True)
+    size = np.bincount(of_page, sizes, len(fragments))
+    count = np.bincount(of_page, minlength=len(fragments))
+    length = np.zeros(len(fragments), np.int64)
+    np.maximum.at(length, of_page, (pages & np.uint64(0xFFFFFFFF)).astype(np.int64) + 1)
+    smallest_first = np.argsort(size, kind="stable")
+    is_hollow = (2 * count < length)[smallest_first]
+    hollow, others = smallest_first[is_hollow], smallest_first[~is_hollow]
+    hollow = hollow[np.cumsum(size[hollow]) <= _MOST_MERGED]
+    others = others[np.cumsum(size[others]) <= _MOST_MERGED - size[hollow].sum()]
+    while len(others) and 2 * size[others[-1]] > size[hollow].sum() + size[others].sum():
+        others = others[:-1]
+    if not len(hollow) and len(others) < _FEWEST_MERGED:
+        return pages[:0]
+    return pages[np.isin(of_page, [*hollow, *others])]
+
+
+def worth_compacting(table: LanceTable, folder: Path | None, keep: timedelta) -> bool:
+    """Whether old versions that may go take at least as much as the pages that would be rewritten.
+
+    On an object store, which does not tell what they take, whether there were more commits than there are pages.
+    """
+    live = _live_bytes(table)
+    if live > _MOST_COMPACTED:
+        return False
+    if folder is not None:
+        old = place.bytes_on_disk(table, folder) - live
+        if old < max(live, _LEAST_FREED) or shutil.disk_usage(folder).free < 2 * live:
+            return False
+        commits = 0
+    else:
+        commits = max(table.count_rows(), _FEWEST_VERSIONS)
+    if table.version <= commits:  # so that the versions need not be listed
+        return False
+    oldest = place.versions(table)[0]
+    if table.version - oldest.version < commits:
+        return False
+    # What was written since the last time is still being kept; it was `keep` ago at least if the oldest is twice that.
+    return datetime.now() - oldest.time > 2 * keep
+
+
+def _live_bytes(table: LanceTable) -> int:
+    """Bytes of the data files less the share of deleted rows."""
+    stats = table.stats()
+    physical = stats["fragment_stats"]["num_fragments"] * stats["fragment_stats"]["lengths"]["mean"]
+    return int(stats["total_bytes"] * min(1.0, stats["num_rows"] / max(physical, 1)))
+
+
+def _sizes(table: LanceTable, settings: IndexSettings) -> tuple[RowAddresses, npt.NDArray[np.int64]]:
+    """Addresses of all pages and about how many bytes each takes."""
+    # Vectors of float16, and four uint16 of their regions.
+    bytes_per_vector = 2 * settings.dims[-1] * len(settings.depths) + 8
+    pages, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    for batch in table.search().select(["_vectors", "_image_bytes"]).with_row_id(True).to_batches():
+        pages.append(addresses(batch))
+        vectors, images = (batch.column(name).to_numpy().astype(np.int64) for name in ("_vectors", "_image_bytes"))
+        sizes.append(vectors * bytes_per_vector + images + _FACTS_BYTES)
+    return np.concatenate(pages), np.concatenate(sizes)

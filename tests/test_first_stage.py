@@ -1,0 +1,176 @@
+"""The first stage: what it proposes holds the best pages, and it follows an index that changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from budgetvdr.budget import Plan
+from budgetvdr.first_stage import FirstStage, refresh
+from budgetvdr.searcher import Searcher
+from budgetvdr.similarity.maxsim import unit_prefix
+from budgetvdr.store import STORE_FORMAT_VERSION, IndexSettings, PageRow, Store
+
+POOL = ThreadPoolExecutor(2)
+DIMS = (16, 32, 64)
+RNG = np.random.default_rng(4)
+TOPICS = RNG.standard_normal((120, 64)).astype(np.float32)
+
+
+def rows(count: int, name: str, revision: str = "r1") -> list[PageRow]:
+    """Pages about three topics each, and every 50th page blank."""
+    made = []
+    for number in range(1, count + 1):
+        vectors = 0 if number % 50 == 0 else int(RNG.integers(3, 12))
+        about = RNG.choice(len(TOPICS), 3)
+        noise = 0.5 * RNG.standard_normal((vectors, 64))
+        made.append(
+            PageRow(
+                doc_id=name,
+                page_num=number,
+                revision=revision,
+                regions=np.zeros((vectors, 4), np.float32),
+                vectors={2: (TOPICS[RNG.choice(about, vectors)] + noise).astype(np.float32)},
+            )
+        )
+    return made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "random", (2,), DIMS)
+    with Store.open(tmp_path / "index", settings_if_new=settings) as opened:
+        opened.upsert(rows(2000, "a"))
+        yield opened
+
+
+def query(dim: int) -> np.ndarray:
+    return unit_prefix(TOPICS[RNG.choice(len(TOPICS), 4)] + 0.3 * RNG.standard_normal((4, 64)), dim)
+
+
+def recall(
+    store: Store, candidates: int, dim: int = 64, memory_limit: int = 1 << 30, where: str | None = None
+) -> float:
+    """Mean share of the exact 10 best that a search with so many candidates finds."""
+    searcher, found = Searcher(memory_limit=memory_limit, threads=2), []
+    for _ in range(20):
+        asked = query(dim)
+        best = searcher.rank(store.snapshot(), asked, Plan(2, dim), k=10, where=where)
+        proposed = searcher.rank(store.snapshot(), asked, Plan(2, dim, candidates), k=10, where=where)
+        assert proposed.pages < best.pages, "the first stage was not asked"
+        assert proposed.path == ("scan" if memory_limit else "proposed")
+        names = {fact.id for fact in best.facts}
+        found.append(len(names & {fact.id for fact in proposed.facts}) / len(names))
+        by_name = dict(zip((fact.id for fact in best.facts), best.scores, strict=True))
+        for fact, score in zip(proposed.facts, proposed.scores, strict=True):
+            assert score == pytest.approx(by_name.get(fact.id, score), abs=1e-5)
+    searcher.close()
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("memory_limit", [1 << 30, 0])
+def test_proposals_hold_most_of_the_best(store: Store, dim: int, memory_limit: int) -> None:
+    refresh(store, 2, POOL, make=True)
+    # One page in ten is looked at, of which lots would hold a tenth of the best.
+    assert recall(store, 200, dim, memory_limit) > 0.85
+
+
+def test_without_a_first_stage_every_page_is_scored(store: Store) -> None:
+    searcher = Searcher(memory_limit=1 << 30, threads=2)
+    asked = query(64)
+    assert FirstStage().propose(store.snapshot(), 2, asked, 100, None) is None
+    ranking = searcher.rank(store.snapshot(), asked, Plan(2, 64, 100), k=10, where=None)
+    assert ranking.pages == 2000
+    searcher.refresh_first_stage(store, make=False)
+    assert store.snapshot().routes(2) is None
+    searcher.refresh_first_stage(store, make=True)
+    assert searcher.rank(store.snapshot(), asked, Plan(2, 64, 100), k=10, where=None).pages == 100
+    searcher.close()
+
+
+def test_filters_come_first(store: Store) -> None:
+    refresh(store, 2, POOL, make=True)
+    assert recall(store, 100, where="page_num % 2 = 0") > 0.7
+    searcher = Searcher(memory_limit=1 << 30, threads=2)
+    ranking = searcher.rank(store.snapshot(), query(64), Plan(2, 64, 100), k=10, where="page_num <= 100")
+    assert ranking.pages == 100, "so few are all scored"
+    assert all(fact.page_num <= 100 for fact in ranking.facts)
+    searcher.close()
+
+
+def test_more_hits_than_candidates_are_still_given(store: Store) -> None:
+    refresh(store, 2, POOL, make=True)
+    searcher = Searcher(memory_limit=1 << 30, threads=2)
+    ranking = searcher.rank(store.snapshot(), query(64), Plan(2, 64, 5), k=50, where=None)
+    assert len(ranking.facts) == 50
+    searcher.close()
+
+
+def test_it_follows_pages_that_come_and_go(store: Store) -> None:
+    refresh(store, 2, POOL, make=True)
+    searcher = Searcher(memory_limit=1 << 30, threads=2)
+
+    def best_is_found() -> None:
+        for _ in range(5):
+            asked = query(64)
+            plan = Plan(2, 64, 400)
+            best = searcher.rank(store.snapshot(), asked, Plan(2, 64), k=1, where=None)
+            found = searcher.rank(store.snapshot(), asked, plan, k=1, where=None)
+            assert found.facts[0].id == best.facts[0].id
+            assert found.pages < best.pages
+
+    changes = [
+        lambda: store.upsert(rows(30, "b")),
+        lambda: store.delete_where("doc_id = 'a' AND page_num % 3 = 0"),
+        lambda: store.upsert(rows(100, "a", "r2")),
+        store.optimize,
+        lambda: refresh(store, 2, POOL, make=True),
+    ]
+    for change in changes:
+        change()
+        best_is_found()
+    snapshot = store.snapshot()
+    routes = snapshot.routes(2)
+    assert routes is not None
+    assert routes.known.all()
+    new = PageRow(doc_id="new", page_num=1, regions=np.zeros((1, 4), np.float32), vectors={2: query(64)[:1]})
+    store.upsert([new])
+    asked = new.vectors[2]
+    assert searcher.rank(store.snapshot(), asked, Plan(2, 64, 10), k=1, where=None).facts[0].id == "new#1"
+    searcher.close()
+
+
+def test_a_grown_index_is_trained_for_anew(store: Store) -> None:
+    store.delete_where("page_num > 200")
+    refresh(store, 2, POOL, make=True)
+    before = store.snapshot().routes(2)
+    store.upsert(rows(100, "b"))
+    refresh(store, 2, POOL, make=True)
+    same = store.snapshot().routes(2)
+    store.upsert(rows(2000, "c"))
+    refresh(store, 2, POOL, make=True)
+    anew = store.snapshot().routes(2)
+    assert before is not None
+    assert same is not None
+    assert anew is not None
+    np.testing.assert_array_equal(before.centroids, same.centroids)
+    assert len(before.known) < len(same.known) < len(anew.known)
+    assert anew.known.all()
+    assert before.centroids.shape != anew.centroids.shape or not np.array_equal(before.centroids, anew.centroids)
+
+
+def test_indexes_without_vectors(tmp_path: Path) -> None:
+    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "random", (2,), DIMS)
+    blank = PageRow(
+        doc_id="blank", page_num=1, regions=np.zeros((0, 4), np.float32), vectors={2: np.zeros((0, 64), np.float32)}
+    )
+    with Store.open(tmp_path / "index", settings_if_new=settings) as store:
+        refresh(store, 2, POOL, make=True)
+        store.upsert([blank])
+        refresh(store, 2, POOL, make=True)
+        assert FirstStage().propose(store.snapshot(), 2, query(64), 10, None) is None
