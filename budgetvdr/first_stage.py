@@ -64,7 +64,7 @@ def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
     else:
         count = centroid_count(trained_on)
         centroids = train(_sample(snapshot, depth, count * SAMPLE_PER_CENTROID), count)
-        slabs = (slab for slab in snapshot.scan(depth, _width(snapshot), batch_pages=_BATCH_PAGES))
+        slabs = (slab for slab in snapshot.scan(depth, _width(snapshot)))
         addresses, counts, codes = [], [], []
     for slab in slabs:
         addresses.append(slab.addresses)
@@ -103,6 +103,8 @@ class FirstStage:
 
     def __init__(self) -> None:
         self._lists: dict[int, _Lists] = {}
+        # (depth, width) -> the lists with centroids cut to queries of that width.
+        self._narrow: dict[tuple[int, int], Routes] = {}
         self._absent: dict[int, tuple[bytes, int]] = {}
         self._loading = threading.Lock()
 
@@ -115,6 +117,7 @@ class FirstStage:
         """Looks at the side tables again, which have changed."""
         with self._loading:
             self._lists.clear()
+            self._narrow.clear()
             self._absent.clear()
 
     def propose(
@@ -132,8 +135,19 @@ class FirstStage:
         selected, new = lists.alive, lists.new
         if allowed is not None:
             selected, new = selected & np.isin(lists.addresses, allowed), np.intersect1d(new, allowed)
-        chosen = propose(_as_wide_as(lists.routes, query), query, candidates, selected=selected)
+        chosen = propose(self._as_wide_as(query, lists.routes, depth), query, candidates, selected=selected)
         return np.concatenate([lists.addresses[chosen], new])
+
+    def _as_wide_as(self, query: Float, routes: Routes, depth: int) -> Routes:
+        """A narrower query is compared with leading components of the centroids, at unit length like a page's."""
+        width = query.shape[1]
+        if width >= routes.centroids.shape[1]:
+            return routes
+        held = self._narrow.get((depth, width))
+        if held is None or held.pages is not routes.pages:
+            held = replace(routes, centroids=np.asfortranarray(unit_prefix(routes.centroids, width)))
+            self._narrow[depth, width] = held
+        return held
 
     def _get(self, snapshot: Snapshot, depth: int) -> _Lists | None:
         seen = (snapshot.identity, snapshot.version)
@@ -164,7 +178,7 @@ def _lists(stored: StoredRoutes, snapshot: Snapshot) -> _Lists:
     return _Lists(
         identity=snapshot.identity,
         version=snapshot.version,
-        routes=invert(Centroids.of(stored.centroids), stored.codes, offsets),
+        routes=invert(stored.centroids, stored.codes, offsets),
         addresses=stored.addresses[stored.known],
         alive=np.ones(len(counts), np.bool_),
         new=stored.addresses[~stored.known],
@@ -183,19 +197,12 @@ def _followed(held: _Lists, snapshot: Snapshot) -> _Lists:
     )
 
 
-def _as_wide_as(routes: Routes, query: Float) -> Routes:
-    """A query narrower than the centroids is compared with their leading components, at unit length like a page's."""
-    if query.shape[1] >= routes.centroids.shape[1]:
-        return routes
-    return replace(routes, centroids=np.asfortranarray(unit_prefix(routes.centroids, query.shape[1])))
-
-
 def _sample(snapshot: Snapshot, depth: int, wanted: int) -> Float:
     """(<= wanted, w) vectors drawn by lot from all pages."""
     rng = np.random.default_rng(0)
     share = min(1.0, wanted / max(snapshot.vector_count(), 1))
     parts: list[Float] = []
-    for slab in snapshot.scan(depth, _width(snapshot), batch_pages=_BATCH_PAGES):
+    for slab in snapshot.scan(depth, _width(snapshot)):
         rows = np.flatnonzero(rng.random(int(slab.offsets[-1])) < share)
         parts.append(np.concatenate([part[rows] for part in slab.slices], axis=1, dtype=np.float32))
     return np.concatenate(parts)

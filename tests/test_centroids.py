@@ -48,7 +48,7 @@ def topical_pages(rng: np.random.Generator, pages: int) -> tuple[Float, npt.NDAr
 
 def routes_of(vectors: Float, offsets: npt.NDArray[np.int64], count: int = 128) -> tuple[Centroids, Routes]:
     centroids = train(vectors, count)
-    return centroids, invert(centroids, assign(vectors, centroids), offsets)
+    return centroids, invert(centroids.members, assign(vectors, centroids), offsets)
 
 
 def maxsim_order(vectors: Float, offsets: npt.NDArray[np.int64], query: Float) -> npt.NDArray[np.intp]:
@@ -139,7 +139,7 @@ def test_pages_without_vectors_are_counted_and_never_proposed() -> None:
     _, routes = routes_of(vectors, np.array([0, 0, 3, 3, 6, 6]), 4)
     assert routes.count == 5
     assert set(propose(routes, vectors, 10).tolist()) <= {1, 3}
-    empty = invert(train(vectors, 4), np.zeros(0, np.uint16), np.zeros(4, np.int64))
+    empty = invert(train(vectors, 4).members, np.zeros(0, np.uint16), np.zeros(4, np.int64))
     assert len(propose(empty, vectors, 10)) == 0
 
 

@@ -136,11 +136,14 @@ def assign(vectors: npt.NDArray[np.floating], centroids: Centroids, *, pool: Exe
     return codes
 
 
-def invert(centroids: Centroids, codes: Codes, offsets: Offsets) -> Routes:
-    """Lists for pages numbered from 0. codes: (N,) of all vectors. offsets: (P + 1,), page p owns
-    codes[offsets[p]:offsets[p + 1]]; a page without any is in no list."""
+def invert(members: Float, codes: Codes, offsets: Offsets) -> Routes:
+    """Lists for pages numbered from 0.
+
+    members: (K, w), those of `Centroids`. codes: (N,) of all vectors. offsets: (P + 1,), page p owns
+    codes[offsets[p]:offsets[p + 1]]; a page without any is in no list.
+    """
     pages = np.repeat(np.arange(len(offsets) - 1, dtype=np.uint32), np.diff(offsets))
-    return _routes(centroids.members, codes, pages, len(offsets) - 1)
+    return _routes(members, codes, pages, len(offsets) - 1)
 
 
 def propose(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from budgetvdr.errors import QueryError
+from budgetvdr.errors import QueryError, StorageError
 from budgetvdr.pages import Boxes, Vectors
 from budgetvdr.store import place, records, routes
 from budgetvdr.store.engine import is_storage_failure, reason, storage_error, storage_failures
@@ -34,6 +36,11 @@ from budgetvdr.store.schema import KINDS, IndexSettings, filter_fields, identity
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
     from lancedb.table import LanceTable
+
+
+_SLAB_BYTES: Final = 8 << 20
+_MOST_SLAB_PAGES: Final = 1024
+_READ_AHEAD: Final = 2
 
 
 class Snapshot:
@@ -81,18 +88,36 @@ class Snapshot:
         found = [records.addresses(batch) for batch in self._batches((), where)]
         return np.concatenate(found) if found else np.empty(0, np.uint64)
 
-    def scan(self, depth: int, dim: int, where: str | None = None, batch_pages: int = 64) -> Iterator[Slab]:
-        """Vectors of all pages, or of those that meet a condition, a batch at a time.
+    def scan(self, depth: int, dim: int, where: str | None = None) -> Iterator[Slab]:
+        """Vectors of all pages, or of those that meet a condition, about 8 MB at a time.
 
-        Only columns of this depth and width are read. batch_pages: most pages in one slab; reading ahead keeps about
-        a dozen slabs in memory.
+        Only columns of this depth and width are read. Two slabs are read ahead, and no more than these are in memory:
+        LanceDB's own way of reading a table in batches holds half a gigabyte.
 
         Raises BudgetError for a depth or width not stored.
         """
         columns = self.settings.columns(depth, dim)
-        for batch in self._batches(columns, where, batch_pages):
-            if batch.num_rows:
-                yield records.slab(batch, columns)
+        pages, rows = self.page_count(), self.vector_count()
+        step = min(max(_SLAB_BYTES * pages // max(rows * dim * 2, 1), 1), _MOST_SLAB_PAGES)
+        chosen = None if where is None else np.sort(self.matching(where))
+        starts = iter(range(0, pages if chosen is None else len(chosen), step))
+
+        def read(start: int) -> Slab:
+            if chosen is not None:
+                return records.slab(self._take(chosen[start : start + step], columns)[0], columns)
+            with storage_failures(f"read {self._uri}"):
+                query = self._table.search().select(columns).with_row_id(True).offset(start).limit(step)
+                found = query.to_arrow().combine_chunks()
+            if found.num_rows != min(step, pages - start):
+                raise StorageError(f"cannot read {self._uri}: expected pages from {start} on, found {found.num_rows}")
+            return records.slab(found.to_batches()[0], columns)
+
+        with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="budgetvdr-read") as pool:
+            ahead = deque(pool.submit(read, start) for start in islice(starts, _READ_AHEAD))
+            while ahead:
+                slab = ahead.popleft().result()
+                ahead.extend(pool.submit(read, start) for start in islice(starts, 1))
+                yield slab
 
     def vectors(self, addresses: RowAddresses, depth: int, dim: int) -> Slab:
         """Vectors of chosen pages, in the order asked. Raises BudgetError for a depth or width not stored."""
@@ -216,15 +241,13 @@ class Snapshot:
         found = self.matching(f"id = {literal(page_id, 'id', pa.string())}")
         return self._take(found, columns)[0] if len(found) else None
 
-    def _batches(
-        self, columns: Sequence[str], where: str | None = None, batch_pages: int | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, columns: Sequence[str], where: str | None = None) -> Iterator[pa.RecordBatch]:
         # An empty selection would mean every column.
         query = self._table.search().select(list(columns) or [ADDRESS]).with_row_id(True)
         if where is not None:
             query = query.where(enclosed(where))
         try:
-            yield from query.to_batches(batch_size=batch_pages)
+            yield from query.to_batches()
         except (OSError, RuntimeError, ValueError) as error:
             if where is None or is_storage_failure(error):
                 raise storage_error(f"read {self._uri}", error) from error

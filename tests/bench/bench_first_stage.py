@@ -56,7 +56,7 @@ def main() -> None:
         row(name, arguments.pages, [np.argsort(-one)[: max(DEPTHS)] for one in scores], best, ms=None, size=size)
         for name, (scores, size) in others.items()
     ]
-    routes = lists.invert(trained, codes, pages.offsets)
+    routes = lists.invert(trained.members, codes, pages.offsets)
     for probes in PROBES:
         ranked, ms = timed(queries, lambda query, p=probes: lists.propose(routes, query, max(DEPTHS), probes=p))
         size = routes.nbytes / arguments.pages
