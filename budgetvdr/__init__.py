@@ -2,6 +2,7 @@
 
 from budgetvdr.budget import Budget
 from budgetvdr.errors import BudgetVDRError
+from budgetvdr.estimate import Estimate, estimate
 from budgetvdr.explain import Explanation, TokenMatch
 from budgetvdr.hit import Hit
 from budgetvdr.index import Index
@@ -14,6 +15,7 @@ __all__ = [
     "AddReport",
     "Budget",
     "BudgetVDRError",
+    "Estimate",
     "Explanation",
     "FileReport",
     "Hit",
@@ -27,6 +29,7 @@ __all__ = [
     "TokenMatch",
     "VersionInfo",
     "Words",
+    "estimate",
 ]
 
 __version__ = "0.1.0"

@@ -12,8 +12,7 @@ from budgetvdr import Budget, Index
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BudgetError, QueryError
 
-WORDS = """budget travel expense vacation insurance dental payroll manager approval policy office
-security laptop""".split()
+WORDS = ["budget", "travel", "expense", "vacation", "insurance", "dental", "payroll", "approval", "policy", "office"]
 
 
 @pytest.fixture
