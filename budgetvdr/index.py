@@ -316,7 +316,8 @@ class Index:
 
         The first stage proposes pages to budgets with `candidates`, so that they need not scan every page. first_stage:
         whether to make it, or bring it up to date; None where there are 4 million vectors or more, from which it saves
-        time. It takes about 10 ms for a page, and reads the leading components of every vector twice.
+        time. It takes about 3 CPU ms for a page of 150 vectors, and reads the leading components of every vector
+        twice.
 
         Rewrites an index below a million pages as a whole, and is seldom needed: small files are merged as they come,
         and old versions removed when they take as much as the index and that is below 4 GB. keep: versions younger than
