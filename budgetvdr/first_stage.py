@@ -7,6 +7,7 @@ lists. Pages that the lists do not know, because they came later, are always pro
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -55,7 +56,7 @@ def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
         centroids, trained_on = Centroids.of(stored.centroids), int(stored.settings["vectors"])
         new = stored.addresses[~stored.known]
         batches = (new[start : start + _BATCH_PAGES] for start in range(0, len(new), _BATCH_PAGES))
-        slabs = (snapshot.vectors(batch, depth, _width(snapshot)) for batch in batches)
+        slabs: Iterator[Slab] = (snapshot.vectors(batch, depth, _width(snapshot)) for batch in batches)
         addresses, counts, codes = (
             [stored.addresses[stored.known]],
             [np.diff(stored.offsets)[stored.known]],
@@ -64,7 +65,7 @@ def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
     else:
         count = centroid_count(trained_on)
         centroids = train(_sample(snapshot, depth, count * SAMPLE_PER_CENTROID), count)
-        slabs = (slab for slab in snapshot.scan(depth, _width(snapshot)))
+        slabs = snapshot.scan(depth, _width(snapshot))
         addresses, counts, codes = [], [], []
     for slab in slabs:
         addresses.append(slab.addresses)
@@ -204,7 +205,7 @@ def _sample(snapshot: Snapshot, depth: int, wanted: int) -> Float:
     parts: list[Float] = []
     for slab in snapshot.scan(depth, _width(snapshot)):
         rows = np.flatnonzero(rng.random(int(slab.offsets[-1])) < share)
-        parts.append(np.concatenate([part[rows] for part in slab.slices], axis=1, dtype=np.float32))
+        parts.append(_joined(slab, rows))
     return np.concatenate(parts)
 
 
@@ -213,5 +214,5 @@ def _width(snapshot: Snapshot) -> int:
     return max((dim for dim in dims if dim <= _WIDTH), default=dims[0])
 
 
-def _joined(slab: Slab) -> Float:
-    return np.concatenate(slab.slices, axis=1, dtype=np.float32)
+def _joined(slab: Slab, rows: slice | npt.NDArray[np.intp] = slice(None)) -> Float:
+    return np.concatenate([part[rows] for part in slab.slices], axis=1, dtype=np.float32)

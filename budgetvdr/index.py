@@ -34,6 +34,7 @@ from budgetvdr.recall import RecallReport, check, sample_queries
 from budgetvdr.searcher import Searcher
 from budgetvdr.sources import Source, is_one_document, open_documents
 from budgetvdr.store import (
+    KEEP_VERSIONS,
     STORE_FORMAT_VERSION,
     DocumentInfo,
     IndexSettings,
@@ -311,7 +312,7 @@ class Index:
         """
         return self._store.versions()
 
-    def optimize(self, *, keep: timedelta = timedelta(minutes=15), first_stage: bool | None = None) -> OptimizeReport:
+    def optimize(self, *, keep: timedelta = KEEP_VERSIONS, first_stage: bool | None = None) -> OptimizeReport:
         """Merges all files, frees the space of old versions, and makes the first stage of a large index.
 
         The first stage proposes pages to budgets with `candidates`, so that they need not scan every page. first_stage:

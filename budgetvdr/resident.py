@@ -3,8 +3,8 @@
 Two kinds of copies are kept, each of one depth:
 
 * an int8 copy at one width, which `scan_int8` scores;
-* a float16 front, the first components of each vector and the length of the rest of it, from which `bounded` (see
-  `bounded.py`) tells the most that a page can score at a greater width.
+* a float16 front, the first components of each vector and the length of the rest of it, from which `bounds` (see
+  `pruned.py`) tells the most that a page can score at a greater width.
 
 Copies follow the table: when pages come or go, new ones are appended and old ones skipped; a search does not read the
 index again. What an address holds never changes, so an address is all it takes to know that a page is there.
@@ -130,7 +130,9 @@ class Resident:
         with self._counting:
             self._copies.clear()
 
-    def _get(self, key: tuple[str, int, int, int], snapshot: Snapshot, make: _Make, width: int) -> Copy | None:
+    def _get(
+        self, key: tuple[str, int, int, int], snapshot: Snapshot, make: _Make, bytes_per_vector: int
+    ) -> Copy | None:
         held = self._held(key)
         if held is not None and held.is_of(snapshot):
             return held
@@ -138,7 +140,7 @@ class Resident:
             held = self._held(key)
             if held is not None and held.is_of(snapshot):
                 return held
-            if not self.fits(snapshot, width):
+            if not self.fits(snapshot, bytes_per_vector):
                 return None
             if held is not None and held.identity == snapshot.identity:
                 held = _renewed(held, snapshot, make, key[1], key[2])
@@ -147,7 +149,7 @@ class Resident:
             if held is None:
                 # The old copy leaves first, so that there are never two.
                 self._drop(key)
-                self._make_room(self._needed(snapshot, width))
+                self._make_room(self._needed(snapshot, bytes_per_vector))
                 held = _read(snapshot, make, key[1], key[2])
             with self._counting:
                 self._copies[key] = held

@@ -106,7 +106,7 @@ class Searcher:
                 return self._scan(request, copy, allowed if proposed is None else proposed, load_ms, start)
             if proposed is not None:
                 return self._read_proposed(request, proposed, start)
-            return self._pruned(request, allowed) or self._stream(request)
+            return self._pruned(request, allowed) or self._stream(request, allowed, start)
         except RuntimeError as error:
             if self._closed:
                 raise IndexStoreError("the index was closed during the search; open it again") from error
@@ -224,12 +224,11 @@ class Searcher:
             exact_ms=(perf_counter() - bounded) * 1e3,
         )
 
-    def _stream(self, request: _Request) -> Ranking:
+    def _stream(self, request: _Request, allowed: RowAddresses | None, start: float) -> Ranking:
         """Scores every page that meets the filter exactly, slab by slab, and keeps the best."""
-        start = perf_counter()
         best = _Best(request.k)
         vectors = pages = 0
-        for slab in request.snapshot.scan(request.plan.depth, request.plan.dim, request.where):
+        for slab in request.snapshot.scan(request.plan.depth, request.plan.dim, allowed):
             best.add(slab.addresses, self._exact_scores(slab, request.query))
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)

@@ -147,7 +147,7 @@ def test_an_empty_index_answers_everything(store: Store) -> None:
 def test_a_filtered_scan_gives_matching_pages_only(store: Store) -> None:
     store.upsert([page_row("a", number, number, metadata={"even": number % 2 == 0}) for number in range(1, 7)])
     snapshot = store.snapshot()
-    slabs = list(snapshot.scan(2, 32, "even"))
+    slabs = list(snapshot.scan(2, 32, snapshot.matching("even")))
     assert np.concatenate([np.diff(slab.offsets) for slab in slabs]).tolist() == [2, 4, 6]
     assert np.concatenate([slab.addresses for slab in slabs]).tolist() == snapshot.matching("even").tolist()
 

@@ -27,9 +27,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-Float = npt.NDArray[np.float32]
+from budgetvdr.similarity.portable import Float, Offsets, lengths
+
 Codes = npt.NDArray[np.uint16]
-Offsets = npt.NDArray[np.int64]
 
 # The most that 16-bit codes name.
 _MOST_CENTROIDS = 65_536
@@ -104,7 +104,7 @@ def train(sample: npt.NDArray[np.floating], count: int, *, seed: int = 0) -> Cen
     """
     rng = np.random.default_rng(seed)
     vectors = np.array(sample, np.float32)
-    vectors /= _lengths(vectors)
+    vectors /= lengths(vectors)[:, None]
     count = min(count, len(vectors), _MOST_CENTROIDS)
     groups = _kmeans(vectors, max(1, round(count**0.5)), rng)
     owner = _nearest(vectors, groups)
@@ -255,7 +255,7 @@ def _kmeans(vectors: Float, count: int, rng: np.random.Generator) -> Float:
         filled = np.flatnonzero(np.diff(bounds))
         centroids = vectors[rng.choice(len(vectors), count)]
         centroids[filled] = np.add.reduceat(vectors[rows], bounds[filled], axis=0)
-        centroids /= _lengths(centroids)
+        centroids /= lengths(centroids)[:, None]
     return centroids
 
 
@@ -271,10 +271,3 @@ def _grouped(labels: npt.NDArray[np.int64], count: int) -> tuple[npt.NDArray[np.
     """Places sorted by label, those of one label ascending, and (count + 1,) bounds of each label's run."""
     bounds = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=count))]).astype(np.int64)
     return np.argsort(labels.astype(np.uint16), kind="stable"), bounds
-
-
-def _lengths(vectors: Float) -> Float:
-    """(n, 1) lengths to divide by: 1 for a zero row, which stays zero."""
-    lengths: Float = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, None]
-    lengths[lengths == 0] = 1
-    return lengths

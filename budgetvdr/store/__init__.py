@@ -18,9 +18,10 @@ from budgetvdr.store.rows import PageRow
 from budgetvdr.store.schema import STORE_FORMAT_VERSION, IndexSettings
 from budgetvdr.store.snapshot import Snapshot
 from budgetvdr.store.table import Store
-from budgetvdr.store.upkeep import OptimizeReport
+from budgetvdr.store.upkeep import KEEP_VERSIONS, OptimizeReport
 
 __all__ = [
+    "KEEP_VERSIONS",
     "STORE_FORMAT_VERSION",
     "DocumentInfo",
     "DocumentState",

@@ -88,8 +88,8 @@ class Snapshot:
         found = [records.addresses(batch) for batch in self._batches((), where)]
         return np.concatenate(found) if found else np.empty(0, np.uint64)
 
-    def scan(self, depth: int, dim: int, where: str | None = None) -> Iterator[Slab]:
-        """Vectors of all pages, or of those that meet a condition, about 8 MB at a time.
+    def scan(self, depth: int, dim: int, addresses: RowAddresses | None = None) -> Iterator[Slab]:
+        """Vectors of all pages, or of chosen ones in the order of their addresses, about 8 MB at a time.
 
         Only columns of this depth and width are read. Two slabs are read ahead, and no more than these are in memory:
         LanceDB's own way of reading a table in batches holds half a gigabyte.
@@ -99,7 +99,7 @@ class Snapshot:
         columns = self.settings.columns(depth, dim)
         pages, rows = self.page_count(), self.vector_count()
         step = min(max(_SLAB_BYTES * pages // max(rows * dim * 2, 1), 1), _MOST_SLAB_PAGES)
-        chosen = None if where is None else np.sort(self.matching(where))
+        chosen = None if addresses is None else np.sort(addresses)
         starts = iter(range(0, pages if chosen is None else len(chosen), step))
 
         def read(start: int) -> Slab:

@@ -15,10 +15,11 @@ import logging
 import math
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -125,9 +126,8 @@ def optimize(table: LanceTable, folder: Path | None, keep: timedelta) -> Optimiz
 
 def merge(table: LanceTable, settings: IndexSettings) -> bool:
     """Stores the pages of small fragments together, in one commit; whether there were enough of them."""
-    files = table.stats()["fragment_stats"]
-    physical = files["num_fragments"] * files["lengths"]["mean"]
-    if files["num_fragments"] < _MANY_FRAGMENTS and 2 * table.count_rows() > physical:
+    stats = table.stats()
+    if stats["fragment_stats"]["num_fragments"] < _MANY_FRAGMENTS and 2 * stats["num_rows"] > _rows_ever(stats):
         return False
     chosen = worth_merging(*_sizes(table, settings))
     if not len(chosen):
@@ -194,8 +194,13 @@ def worth_compacting(table: LanceTable, folder: Path | None, keep: timedelta) ->
 def _live_bytes(table: LanceTable) -> int:
     """Bytes of the data files less the share of deleted rows."""
     stats = table.stats()
-    physical = stats["fragment_stats"]["num_fragments"] * stats["fragment_stats"]["lengths"]["mean"]
-    return int(stats["total_bytes"] * min(1.0, stats["num_rows"] / max(physical, 1)))
+    return int(stats["total_bytes"] * min(1.0, stats["num_rows"] / max(_rows_ever(stats), 1)))
+
+
+def _rows_ever(stats: Mapping[str, Any]) -> float:
+    """Rows that the data files hold, deleted ones included."""
+    fragments = stats["fragment_stats"]
+    return float(fragments["num_fragments"] * fragments["lengths"]["mean"])
 
 
 def _sizes(table: LanceTable, settings: IndexSettings) -> tuple[RowAddresses, npt.NDArray[np.int64]]:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 
 import numpy as np
 import numpy.typing as npt
+from machine import machine
 from synthetic import BLOCK, Collection
 
 from budgetvdr.similarity import centroids as lists
@@ -64,7 +63,7 @@ def main() -> None:
     for one in rows:
         print(one, flush=True)
     result = {
-        "machine": machine(),
+        "machine": machine("numpy", "budgetvdr"),
         "pages": arguments.pages,
         "vectors": arguments.vectors,
         "width": arguments.width,
@@ -203,16 +202,6 @@ def costs(pages: Int8Pages, routes: lists.Routes, queries: list[Float], best: Ra
             }
         )
     return rows
-
-
-def machine() -> dict[str, str]:
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        "numpy": version("numpy"),
-        "budgetvdr": version("budgetvdr"),
-    }
 
 
 if __name__ == "__main__":

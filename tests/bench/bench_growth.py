@@ -18,20 +18,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import statistics
 import sys
 import tempfile
 import time
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from machine import machine
 from synthetic import BLOCK, Collection, SyntheticEncoder, fill, page_number
 
 from budgetvdr import Budget, Index
@@ -165,14 +163,7 @@ def report(rows: list[Row]) -> None:
             row["growth"] = round(row["ms"] / smaller[-1]["ms"] * smaller[-1]["pages"] / row["pages"], 3)
         cells = "".join(f"{row.get(name, ''):>{max(len(name), 8) + 2}}" for name in columns)
         print(f"{row['pages']:>8}  {row['budget']:<16}{cells}")
-    machine = {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("budgetvdr", "lancedb", "numpy")},
-    }
-    print(json.dumps({"machine": machine, "rows": rows}))
+    print(json.dumps({"machine": machine("budgetvdr", "lancedb", "numpy"), "rows": rows}))
 
 
 if __name__ == "__main__":

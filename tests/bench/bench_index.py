@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
+from machine import machine
+
 from budgetvdr import Budget, Index, Page
 from budgetvdr.sources import FailedSource, open_documents
+
+PACKAGES = ("budgetvdr", "lancedb", "onnxruntime", "numkong", "numpy", "pypdfium2")
 
 
 def main() -> None:
@@ -32,7 +34,7 @@ def main() -> None:
     parser.add_argument("--ocr-pages", type=int, default=20)
     parser.add_argument("--queries", type=int, default=30)
     arguments = parser.parse_args()
-    result: dict[str, object] = {"machine": machine()}
+    result: dict[str, object] = {"machine": machine(*PACKAGES)}
     with tempfile.TemporaryDirectory() as scratch:
         with Index.open(Path(scratch) / "text.bvdr") as index:
             result["text_layer"] = add(index, pages(arguments.folder, arguments.pages, "auto"))
@@ -42,16 +44,6 @@ def main() -> None:
                 result["ocr"] = add(index, pages(arguments.folder, arguments.ocr_pages, "ocr"))
     result["peak_memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps(result))
-
-
-def machine() -> dict[str, str]:
-    packages = ("budgetvdr", "lancedb", "onnxruntime", "numkong", "numpy", "pypdfium2")
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": platform.processor() or platform.machine(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in packages},
-    }
 
 
 def pages(folder: Path, count: int, read: str) -> Iterator[Page]:

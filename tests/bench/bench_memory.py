@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from machine import machine
 from synthetic import Collection, SyntheticEncoder, fill
 
 from budgetvdr import Index
@@ -169,16 +167,13 @@ def report(unlimited: Row, limited: Row, disk: float, arguments: argparse.Namesp
         rows.append({"limit": name, **{key: row[key] for key in kept}, **measured})
         told = "" if speed is None else f"{speed:>8.0f}{speed / disk:>22.2f}"
         print(f"{name:<10}{row['peak_mb']:>9}{row['steady_mb']:>11.0f}{plain:>9.0f}{narrowed:>12.0f}{told}")
-    machine = {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("budgetvdr", "lancedb", "numpy")},
-    }
     facts = {"pages": arguments.pages, "vectors_mb": round(vectors_mb), "read_mb_per_s": round(disk)}
     checks = {"largest_score_difference": largest, "peak_below_goal": limited["peak_mb"] < GOAL_MB}
-    print(json.dumps({"machine": machine, **facts, "rows": rows, **checks, "goal_mb": GOAL_MB}))
+    print(
+        json.dumps(
+            {"machine": machine("budgetvdr", "lancedb", "numpy"), **facts, "rows": rows, **checks, "goal_mb": GOAL_MB}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -20,13 +20,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from machine import machine
 from peers import SYSTEMS, K, unit_chunks
 from synthetic import Collection
 
@@ -263,14 +262,8 @@ def report(rows: Sequence[Row], arguments: argparse.Namespace, payload: int) -> 
         took = f"{row['build_s']:>10.1f}{row['open_s']:>9.1f}{row['bytes'] / payload:>16.3f}{row['memory_mb']:>10}"
         times = f"{row['ms']:>8.0f}{row['ms_p95']:>8.0f}{row['cpu_ms']:>9.0f}"
         print(f"{row['system']:<22}{setting:<36}{took}{times}{row['recall_at_10']:>9.3f}")
-    machine = {
-        "date": time.strftime("%Y-%m-%d"),
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
     shape = {key: getattr(arguments, key) for key in ("pages", "vectors", "width", "queries", "threads")}
-    print(json.dumps({"machine": machine, "shape": shape, "payload_bytes": payload, "rows": rows, **verdict(rows)}))
+    print(json.dumps({"machine": machine(), "shape": shape, "payload_bytes": payload, "rows": rows, **verdict(rows)}))
 
 
 def verdict(rows: Sequence[Row]) -> Row:
