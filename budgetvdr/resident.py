@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.pruned import fronts
 from budgetvdr.similarity.maxsim import ExactPages, Int8Pages, Offsets, quantise
 from budgetvdr.store import RowAddresses, Slab, Snapshot
 
@@ -113,13 +114,17 @@ class Resident:
         return self._get(("int8", depth, dim, dim), snapshot, make, dim + 4)
 
     def front(self, snapshot: Snapshot, depth: int, dim: int, width: int) -> Copy | None:
-        """The first `width` components as stored, and the length of the components from there to `dim`."""
+        """The first `width` components, and the length of the components from there to `dim`; see `pruned.fronts`."""
         slices = len(snapshot.settings.slices(width))
 
         def make(slab: Slab) -> _Rows:
-            return (*slab.slices[:slices], _lengths(slab.slices[slices:]))
+            return fronts(slab.slices[:slices], slab.slices[slices:])
 
         return self._get(("front", depth, dim, width), snapshot, make, 2 * width + 2)
+
+    def drop_front(self, depth: int, dim: int, width: int) -> None:
+        """Lets go of a front that is of no use."""
+        self._drop(("front", depth, dim, width))
 
     def fits(self, snapshot: Snapshot, bytes_per_vector: int) -> bool:
         """Whether a copy could be held if all others left."""
@@ -136,6 +141,7 @@ class Resident:
         held = self._held(key)
         if held is not None and held.is_of(snapshot):
             return held
+        held = None  # a search that waits for the new copy must not keep the old one in memory
         with self._loading:
             held = self._held(key)
             if held is not None and held.is_of(snapshot):
@@ -220,12 +226,6 @@ def _renewed(held: Copy, snapshot: Snapshot, make: _Make, depth: int, dim: int) 
         addresses=np.concatenate([held.addresses, new]),
         alive=np.concatenate([alive, np.ones(len(new), np.bool_)]),
     )
-
-
-def _lengths(slices: tuple[npt.NDArray[np.float16], ...]) -> npt.NDArray[np.float16]:
-    """(n, 1) lengths of vectors that are given in slices."""
-    squares = sum(np.einsum("ij,ij->i", part, part, dtype=np.float32) for part in slices)
-    return np.sqrt(np.asarray(squares, np.float32))[:, None].astype(np.float16)
 
 
 def _with_spare(vectors: int) -> int:

@@ -11,7 +11,7 @@ A search takes the first of these ways that it can:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter
@@ -20,6 +20,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.best import Best, best
 from budgetvdr.budget import Plan
 from budgetvdr.errors import IndexStoreError
 from budgetvdr.first_stage import FirstStage, refresh
@@ -35,6 +36,8 @@ _MARGIN: Final = 5e-3
 # Thousands of copies of one page may lie within the margin; beyond this many more than k they are as good as equal.
 _MOST_EXTRA: Final = 1000
 _TAKEN_PAGES: Final = 256
+# What a search for more than this needs to read says little about the next one.
+_USUAL_K: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,15 @@ class _Request:
     def margin(self) -> float:
         """The scan's error grows with the length of the query vectors."""
         return _MARGIN * float(np.linalg.norm(self.query, axis=1).mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """The best of some pages, best first. vectors: of all those pages."""
+
+    facts: list[PageFacts]
+    scores: Float
+    vectors: int
 
 
 class Searcher:
@@ -114,11 +126,11 @@ class Searcher:
 
     def exact(self, snapshot: Snapshot, queries: Sequence[Float], plan: Plan, *, k: int) -> list[Float]:
         """Scores of the k best pages for each query, by scoring every stored vector: what other ways must find."""
-        best = [_Best(k) for _ in queries]
+        found = [Best(k) for _ in queries]
         for slab in snapshot.scan(plan.depth, plan.dim):
-            for query, kept in zip(queries, best, strict=True):
+            for query, kept in zip(queries, found, strict=True):
                 kept.add(slab.addresses, self._exact_scores(slab, query))
-        return [kept.scores for kept in best]
+        return [kept.scores for kept in found]
 
     def refresh_first_stage(self, store: Store, *, make: bool) -> None:
         """Brings the first stage of every depth up to date; make: also where there is none. Raises StorageError."""
@@ -133,31 +145,31 @@ class Searcher:
         self._resident.clear()
 
     def _propose(self, request: _Request, allowed: RowAddresses | None) -> RowAddresses | None:
-        """Pages to look at, from the first stage; None where there is none to be asked."""
+        """Pages to look at, from the first stage; None for all that are allowed, where it is missing or finds too few."""
         snapshot, plan = request.snapshot, request.plan
         if plan.candidates is None:
             return None
         candidates = max(plan.candidates, request.k)
         if (snapshot.page_count() if allowed is None else len(allowed)) <= candidates:
             return None
-        return self._first_stage.propose(snapshot, plan.depth, request.query, candidates, allowed)
+        proposed = self._first_stage.propose(snapshot, plan.depth, request.query, candidates, allowed)
+        # Few of the pages that a filter leaves may be in the lists that a query looks into.
+        return None if proposed is None or len(proposed) < candidates else proposed
 
     def _scan(
         self, request: _Request, copy: Copy, chosen: RowAddresses | None, load_ms: float, start: float
     ) -> Ranking:
         places = copy.places(chosen)
         scores = scan_int8(copy.int8, request.query, places=places, pool=self._pool)
-        near = _candidates(scores, request.k, request.margin)
+        addresses = copy.addresses if places is None else copy.addresses[places]
+        near = addresses[_near(scores, request.k, request.margin, addresses)]
         scanned = perf_counter()
-        addresses = copy.addresses[near if places is None else places[near]]
-        slab, facts = request.snapshot.vectors_and_facts(addresses, request.plan.depth, request.plan.dim)
-        exact = self._exact_scores(slab, request.query)
-        order = _best(exact, request.k)
+        found = self._decide(request, near)
         pages, vectors = _looked_at(copy, places)
         return Ranking(
             path="scan",
-            facts=[facts[place] for place in order],
-            scores=exact[order],
+            facts=found.facts,
+            scores=found.scores,
             pages=pages,
             vectors=vectors,
             candidates=len(near),
@@ -168,18 +180,14 @@ class Searcher:
 
     def _read_proposed(self, request: _Request, proposed: RowAddresses, start: float) -> Ranking:
         """Reads the proposed pages and scores them exactly."""
-        chosen, best, vectors = perf_counter(), _Best(request.k), 0
-        for first in range(0, len(proposed), _TAKEN_PAGES):
-            part = proposed[first : first + _TAKEN_PAGES]
-            slab = request.snapshot.vectors(part, request.plan.depth, request.plan.dim)
-            best.add(slab.addresses, self._exact_scores(slab, request.query))
-            vectors += int(slab.offsets[-1])
+        chosen = perf_counter()
+        found = self._decide(request, proposed)
         return Ranking(
             path="proposed",
-            facts=request.snapshot.facts(best.addresses),
-            scores=best.scores,
+            facts=found.facts,
+            scores=found.scores,
             pages=len(proposed),
-            vectors=vectors,
+            vectors=found.vectors,
             candidates=len(proposed),
             load_ms=0.0,
             scan_ms=(chosen - start) * 1e3,
@@ -201,15 +209,20 @@ class Searcher:
         bound = bounds(copy.front, request.query, lambda pages, query: maxsim(pages, query, pool=self._pool))
         places = copy.places(allowed)
         if places is not None:
-            bound[np.setdiff1d(np.arange(len(bound)), places, assume_unique=True)] = -np.inf
+            others = np.ones(len(bound), np.bool_)
+            others[places] = False
+            bound[others] = -np.inf
         bounded = perf_counter()
 
         def score(near: npt.NDArray[np.intp]) -> Float:
-            return self._exact_scores(snapshot.vectors(copy.addresses[near], plan.depth, plan.dim), request.query)
+            return np.concatenate([scores for _, scores in self._read(request, copy.addresses[near])])
 
-        found = best_by_bound(bound, request.k, score)
+        found = best_by_bound(bound, request.k, copy.addresses, score)
         if found is None:
-            self._not_pruned.add(name)
+            # Many of the pages a filter leaves, or a large k, may need reading where few of all would.
+            if allowed is None and request.k <= _USUAL_K:
+                self._not_pruned.add(name)
+                self._resident.drop_front(plan.depth, plan.dim, fitting[-1])
             return None
         pages, vectors = _looked_at(copy, places)
         return Ranking(
@@ -226,33 +239,38 @@ class Searcher:
 
     def _stream(self, request: _Request, allowed: RowAddresses | None, start: float) -> Ranking:
         """Scores every page that meets the filter exactly, slab by slab, and keeps the best."""
-        best = _Best(request.k)
+        kept = Best(request.k)
         vectors = pages = 0
         for slab in request.snapshot.scan(request.plan.depth, request.plan.dim, allowed):
-            best.add(slab.addresses, self._exact_scores(slab, request.query))
+            kept.add(slab.addresses, self._exact_scores(slab, request.query))
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)
-        facts = request.snapshot.facts(best.addresses)
+        facts = request.snapshot.facts(kept.addresses)
         elapsed = (perf_counter() - start) * 1e3
-        return Ranking("stream", facts, best.scores, pages, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
+        return Ranking("stream", facts, kept.scores, pages, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
+
+    def _decide(self, request: _Request, addresses: RowAddresses) -> _Found:
+        """The exact k best among chosen pages, which are read a few at a time."""
+        if len(addresses) <= _TAKEN_PAGES:
+            slab, facts = request.snapshot.vectors_and_facts(addresses, request.plan.depth, request.plan.dim)
+            scores = self._exact_scores(slab, request.query)
+            order = best(scores, request.k, addresses)
+            return _Found([facts[place] for place in order], scores[order], int(slab.offsets[-1]))
+        kept, vectors = Best(request.k), 0
+        for slab, scores in self._read(request, addresses):
+            kept.add(slab.addresses, scores)
+            vectors += int(slab.offsets[-1])
+        return _Found(request.snapshot.facts(kept.addresses), kept.scores, vectors)
+
+    def _read(self, request: _Request, addresses: RowAddresses) -> Iterator[tuple[Slab, Float]]:
+        """Chosen pages and their exact scores, in the order asked, a few at a time."""
+        for first in range(0, len(addresses), _TAKEN_PAGES):
+            part = addresses[first : first + _TAKEN_PAGES]
+            slab = request.snapshot.vectors(part, request.plan.depth, request.plan.dim)
+            yield slab, self._exact_scores(slab, request.query)
 
     def _exact_scores(self, slab: Slab, query: Float) -> Float:
         return maxsim(ExactPages(slab.slices, slab.offsets), query, pool=self._pool)
-
-
-class _Best:
-    """The k best pages of those seen so far, best first."""
-
-    def __init__(self, k: int) -> None:
-        self._k = k
-        self.addresses: RowAddresses = np.zeros(0, np.uint64)
-        self.scores: Float = np.zeros(0, np.float32)
-
-    def add(self, addresses: RowAddresses, scores: Float) -> None:
-        """Takes in some more pages."""
-        together = np.concatenate([self.scores, scores])
-        best = _best(together, self._k)
-        self.scores, self.addresses = together[best], np.concatenate([self.addresses, addresses])[best]
 
 
 def _looked_at(copy: Copy, places: Places | None) -> tuple[int, int]:
@@ -262,18 +280,9 @@ def _looked_at(copy: Copy, places: Places | None) -> tuple[int, int]:
     return len(places), int((copy.offsets[places + 1] - copy.offsets[places]).sum())
 
 
-def _candidates(scores: Float, k: int, margin: float) -> npt.NDArray[np.intp]:
+def _near(scores: Float, k: int, margin: float, addresses: RowAddresses) -> npt.NDArray[np.intp]:
     """Which of the scores may belong to the exact k best, in their order."""
-    best = _best(scores, k + _MOST_EXTRA)
-    if len(best) > k:
-        best = best[scores[best] >= scores[best[k - 1]] - margin]
-    return np.sort(best)
-
-
-def _best(scores: Float, k: int) -> npt.NDArray[np.intp]:
-    """Places of the k largest finite scores, largest first; equal scores keep their order."""
-    places = np.flatnonzero(scores > -np.inf)
-    if len(places) > k:
-        places = places[np.argpartition(-scores[places], k - 1)[:k]]
-        places.sort()
-    return places[np.argsort(-scores[places], kind="stable")]
+    near = best(scores, k + _MOST_EXTRA, addresses)
+    if len(near) > k:
+        near = near[scores[near] >= scores[near[k - 1]] - margin]
+    return np.sort(near)

@@ -122,6 +122,26 @@ def test_a_front_holds_leading_components_and_the_length_of_the_rest(store: Stor
         np.testing.assert_allclose(rest[span, 0], length, rtol=1e-3)
 
 
+def test_a_front_of_long_vectors_is_finite(tmp_path: Path) -> None:
+    vectors = np.full((3, 64), 60000, np.float32)
+    with Store.open(tmp_path / "long", settings_if_new=SETTINGS) as opened:
+        opened.upsert([PageRow(doc_id="a", page_num=1, regions=np.zeros((3, 4), np.float32), vectors={2: vectors})])
+        copy = Resident(1 << 30, POOL).front(opened.snapshot(), 2, 64, 16)
+    assert copy is not None
+    *slices, rest = copy.front.slices
+    # 48 components that are all like those before.
+    np.testing.assert_allclose(rest[:, 0] / slices[0][:, 0], 48**0.5, rtol=1e-3)
+
+
+def test_a_front_can_be_let_go(store: Store) -> None:
+    resident = Resident(1 << 30, POOL)
+    resident.front(store.snapshot(), 2, 64, 16)
+    resident.drop_front(2, 64, 8)
+    assert resident.nbytes
+    resident.drop_front(2, 64, 16)
+    assert not resident.nbytes
+
+
 def test_copies_stay_under_the_limit_and_the_one_used_longest_ago_leaves(store: Store) -> None:
     snapshot = store.snapshot()
     first = Resident(1 << 30, POOL).int8(snapshot, 2, 16)

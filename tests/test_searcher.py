@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -111,4 +112,115 @@ def test_a_copy_in_memory_follows_small_changes(tmp_path: Path) -> None:
         ):
             change()
             check()
+        searcher.close()
+
+
+def fading(count: int, name: str) -> list[PageRow]:
+    """Pages of 0 to 8 vectors whose leading components carry most of them."""
+    made = []
+    for number in range(1, count + 1):
+        vectors = RNG.standard_normal((number % 9, DIMS[-1])) / np.arange(1, DIMS[-1] + 1) ** 3
+        made.append(
+            PageRow(
+                doc_id=name,
+                page_num=number,
+                regions=np.zeros((number % 9, 4), np.float32),
+                vectors=dict.fromkeys(DEPTHS, vectors.astype(np.float32)),
+            )
+        )
+    return made
+
+
+def test_pruned_search_finds_the_k_best(tmp_path: Path) -> None:
+    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "fading", DEPTHS, DIMS)
+    plan = Plan(6, 64)
+    with Store.open(tmp_path / "index", settings_if_new=settings) as store:
+        store.upsert(fading(2000, "a"))
+        # Room for 16 components in float16 with the length of the rest, but not for 64 in int8.
+        searcher = Searcher(memory_limit=400_000, threads=2)
+
+        def check(where: str | None, k: int) -> str:
+            query = unit_prefix(RNG.standard_normal((5, 64)) / np.arange(1, 65) ** 3, 64)
+            ranking = searcher.rank(store.snapshot(), query, plan, k=k, where=where)
+            expected = brute_force(store, query, plan, where)[:k]
+            np.testing.assert_allclose(ranking.scores, [score for _, score in expected], atol=1e-5)
+            assert {fact.id for fact in ranking.facts} == {page for page, _ in expected}
+            return ranking.path
+
+        assert [check(None, k) for k in (1, 10, 100)] == ["pruned"] * 3
+        assert check("page_num % 2 = 0", 5) == "pruned"
+        # A large k, or a filter that leaves few pages, is better read in order, and does not end pruning.
+        assert check(None, 1500) == "stream"
+        assert check("page_num < 30", 20) in {"pruned", "stream"}
+        store.delete_where("page_num % 5 = 0")
+        assert check(None, 10) == "pruned"
+        store.upsert(fading(50, "b"))
+        assert check(None, 10) == "pruned"
+        assert 0 < searcher.nbytes <= 400_000
+        searcher.close()
+
+
+def test_pruning_that_does_not_pay_is_given_up_and_freed(store: Store) -> None:
+    searcher, plan = Searcher(memory_limit=400_000, threads=2), Plan(6, 64)
+    query = unit_prefix(RNG.standard_normal((5, 64)), 64)
+    for _ in range(2):
+        ranking = searcher.rank(store.snapshot(), query, plan, k=5, where=None)
+        assert ranking.path == "stream"
+        assert {fact.id for fact in ranking.facts} == {page for page, _ in brute_force(store, query, plan, None)[:5]}
+        assert searcher.nbytes == 0
+    searcher.close()
+
+
+def test_equal_pages_come_in_one_order_from_every_path(tmp_path: Path) -> None:
+    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "fading", DEPTHS, DIMS)
+    row, plan = fading(8, "a")[-1], Plan(6, 64)
+    with Store.open(tmp_path / "index", settings_if_new=settings) as store:
+        for name in "dbca":
+            store.upsert([replace(row, doc_id=name, page_num=number) for number in range(1, 700)])
+        store.upsert([replace(row, doc_id="b", page_num=number) for number in range(300, 310)])
+        answers, paths = [], set()
+        for limit in (1 << 30, 1_000_000, 0):
+            searcher = Searcher(memory_limit=limit, threads=2)
+            ranking = searcher.rank(store.snapshot(), row.vectors[6], plan, k=40, where=None)
+            answers.append([fact.id for fact in ranking.facts])
+            paths.add(ranking.path)
+            searcher.close()
+        assert answers[0] == answers[1] == answers[2]
+        assert len(answers[0]) == 40
+        assert {"scan", "stream"} <= paths
+
+
+def test_memory_stays_under_the_limit(store: Store) -> None:
+    query = unit_prefix(RNG.standard_normal((5, 64)), 64)
+    vectors = store.snapshot().vector_count()
+    limit = int(vectors * 1.3) * (16 + 4) + 100_000
+    searcher, paths = Searcher(memory_limit=limit, threads=2), set()
+    for dim in (8, 16, 64, 16, 8, 64):
+        for depth in DEPTHS:
+            ranking = searcher.rank(store.snapshot(), unit_prefix(query, dim), Plan(depth, dim), k=5, where=None)
+            paths.add((dim, ranking.path))
+            assert searcher.nbytes <= limit
+    assert {(8, "scan"), (16, "scan"), (64, "stream")} <= paths
+    searcher.close()
+
+
+@pytest.mark.parametrize("memory_limit", [1 << 30, 0])
+def test_a_filter_and_candidates_leave_k_pages_where_there_are_as_many(tmp_path: Path, memory_limit: int) -> None:
+    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "random", (6,), DIMS)
+    made = []
+    for number in range(1, 3001):
+        # What the filter leaves lies far from what is asked.
+        vectors = RNG.standard_normal((3, DIMS[-1])).astype(np.float32) + (6 if number % 10 else -6)
+        made.append(PageRow(doc_id="a", page_num=number, regions=np.zeros((3, 4), np.float32), vectors={6: vectors}))
+    with Store.open(tmp_path / "index", settings_if_new=settings) as store:
+        store.upsert(made)
+        searcher = Searcher(memory_limit=memory_limit, threads=2)
+        searcher.refresh_first_stage(store, make=True)
+        query = unit_prefix(np.ones((1, 64), np.float32), 64)
+        for where in ("page_num % 10 = 0", None):
+            ranking = searcher.rank(store.snapshot(), query, Plan(6, 64, candidates=50), k=10, where=where)
+            assert len(ranking.facts) == 10
+            if where is not None:
+                expected = brute_force(store, query, Plan(6, 64), where)[:10]
+                assert {fact.id for fact in ranking.facts} == {page for page, _ in expected}
         searcher.close()
