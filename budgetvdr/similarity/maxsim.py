@@ -6,11 +6,12 @@ after every page vector has been cut to its first d components and scaled to uni
 Two forms of the same pages are scored here:
 
 * `ExactPages` hold the stored float16 components. `maxsim` on them is the score that hits carry.
-* `Int8Pages` hold one signed byte a component and one scale a vector, an eighth of float64 and half of float16.
-  `scan_int8` on them is off by about 1e-3 and only proposes pages for the exact step.
+* `Int8Pages` hold one signed byte a component and one scale a vector, about half of what float16 takes. `scan_int8` on
+  them is off by about 1e-3, so that it chooses pages for the exact step and no more.
 
 The work is done by compiled kernels (`_native`) where they were built and the processor has what they need, and by
-numkong or numpy (`portable`) elsewhere; the scores agree to rounding. Finite vectors give finite scores.
+numkong or numpy (`portable`) elsewhere; the scores agree to rounding. Finite vectors give finite scores, whatever their
+length.
 """
 
 from __future__ import annotations
@@ -72,11 +73,6 @@ class Int8Pages:
     values: npt.NDArray[np.int8]
     scales: Float
     offsets: Offsets
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held in memory."""
-        return self.values.nbytes + self.scales.nbytes + self.offsets.nbytes
 
 
 def kernel() -> str:
