@@ -5,46 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
 from types import TracebackType
 from typing import Self, overload
 
 from tqdm import tqdm
 
+from budgetvdr import checks
 from budgetvdr.budget import Budget, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
-from budgetvdr.checks import check_add, check_k, check_settings, threads_or_cores
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.open import open_encoder
-from budgetvdr.errors import (
-    BudgetError,
-    IndexFormatError,
-    QueryError,
-    SourceNotFoundError,
-)
-from budgetvdr.first_stage import LEAST_VECTORS, MANY_NEW
+from budgetvdr.errors import IndexFormatError, QueryError, SourceNotFoundError
+from budgetvdr.finder import Finder
 from budgetvdr.hit import Hit
-from budgetvdr.info import IndexInfo
+from budgetvdr.info import IndexInfo, describe
 from budgetvdr.ingest import IngestOptions, ingest
 from budgetvdr.intake import IfExists
+from budgetvdr.latest import on_latest
 from budgetvdr.memory import parse_bytes, quarter_of_machine
-from budgetvdr.pages import AddReport, MetadataValue, ReadMode, Spent
+from budgetvdr.pages import AddReport, MetadataValue, ReadMode
 from budgetvdr.recall import RecallReport, check, sample_queries
 from budgetvdr.searcher import Searcher
 from budgetvdr.sources import Source, is_one_document, open_documents
-from budgetvdr.store import (
-    KEEP_VERSIONS,
-    STORE_FORMAT_VERSION,
-    DocumentInfo,
-    IndexSettings,
-    OptimizeReport,
-    Snapshot,
-    Store,
-    VersionInfo,
-    Where,
-)
-from budgetvdr.view import StoreView, query_at
+from budgetvdr.store import KEEP_VERSIONS, DocumentInfo, OptimizeReport, Snapshot, Store, VersionInfo, Where
+from budgetvdr.upkeep import Upkeep
+from budgetvdr.view import StoreView
 
 
 class Index:
@@ -58,9 +44,9 @@ class Index:
         self._store = store
         self._encoder = encoder
         self._searcher = Searcher(memory_limit=memory_limit, threads=threads)
-        self._view = StoreView(store, encoder)
+        self._finder = Finder(encoder, self._searcher, StoreView(store, encoder))
+        self._upkeep = Upkeep(store, self._searcher)
         self._recall: RecallReport | None = None
-        self._unrouted = 0
 
     @classmethod
     def open(
@@ -97,17 +83,12 @@ class Index:
         """
         if not str(path).strip():
             raise IndexFormatError("the path of the index is empty: expected a folder or an object-store URI")
+        checks.check_version(version)
         limit = quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit)
-        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-            raise ValueError(f"version is the number of a version, or None for the latest; found {version!r}")
-        workers = threads_or_cores(threads)
+        workers = checks.threads_or_cores(threads)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = open_encoder(encoder, threads=workers, providers=providers)
-        manifest = encoder.manifest
-        wanted = manifest.depths if depths is None else tuple(d for d in manifest.depths if d in depths)
-        if depths is not None and (not wanted or len(wanted) < len(set(depths))):
-            raise BudgetError(f"depths must be some of {list(manifest.depths)}, the bundle's exits; found {depths!r}")
-        settings = IndexSettings(STORE_FORMAT_VERSION, manifest.fingerprint, manifest.name, wanted, manifest.dims)
+        settings = checks.settings_for(encoder.manifest, depths)
         store = Store.open(
             path,
             settings_if_new=settings if create else None,
@@ -115,7 +96,7 @@ class Index:
             version=version,
             storage_options=storage_options,
         )
-        check_settings(store.settings, settings, str(path), depths_given=depths is not None)
+        checks.check_settings(store.settings, settings, str(path), depths_given=depths is not None)
         return cls(store, encoder, memory_limit=limit, threads=workers)
 
     @property
@@ -141,8 +122,7 @@ class Index:
     @property
     def vectors_per_page(self) -> float:
         """Mean number of vectors a page has, 0 where there are no pages."""
-        snapshot = self._store.snapshot()
-        return snapshot.vector_count() / max(snapshot.page_count(), 1)
+        return on_latest(self._store, lambda snapshot: snapshot.vector_count() / max(snapshot.page_count(), 1))
 
     def add_pages(
         self,
@@ -178,16 +158,13 @@ class Index:
         is forced and not installed, and ValueError for an argument that is none of its choices.
         """
         self._store.check_writable("add pages")  # before any work is done
-        check_add(password=password, batch_size=batch_size, if_exists=if_exists, read=read)
+        checks.check_add(password=password, batch_size=batch_size, if_exists=if_exists, read=read)
         documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
         options = IngestOptions(if_exists, store_images, int(batch_size))
         disable = None if show_progress_bar is None else not show_progress_bar
         with tqdm(total=0, unit="page", desc="pages", disable=disable) as bar:
             report = ingest(self._store, self._encoder, documents, options, bar)
-        self._unrouted += report.pages
-        if self._unrouted >= MANY_NEW:
-            self._searcher.refresh_first_stage(self._store, make=False)
-            self._unrouted = 0
+        self._upkeep.after_adding(report.pages)
         error = report.files[0].error if len(report.files) == 1 else None
         if error is not None and (isinstance(error, SourceNotFoundError) or is_one_document(source)):
             raise error
@@ -217,37 +194,45 @@ class Index:
         Raises QueryError for an empty or oversized query, a k below 1 or a filter that cannot be understood;
         BudgetError for a budget the index cannot serve.
         """
-        check_k(k)
-        point = plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)
-        snapshot = self._store.snapshot()
-        condition = snapshot.condition(where)
-        if isinstance(query, str):
-            return self._search_one(snapshot, query, k, point, condition)
-        if not isinstance(query, Sequence) or not all(isinstance(text, str) for text in query):
-            raise QueryError(f"a query is a string, or a sequence of strings; found {type(query).__name__}")
-        return [self._search_one(snapshot, text, k, point, condition) for text in query]
+        checks.check_k(k)
+        texts = checks.texts_of(query)
+        point = self._plan(budget)
+
+        def search(snapshot: Snapshot) -> list[list[Hit]]:
+            condition = snapshot.condition(where)
+            return [self._finder.find(snapshot, text, point, k=int(k), where=condition) for text in texts]
+
+        found = on_latest(self._store, search)
+        return found[0] if isinstance(query, str) else found
 
     def check_recall(
-        self, n: int = 50, *, budget: Budget | str = "fast", k: int = 10, queries: Sequence[str] | None = None
+        self,
+        n: int = 50,
+        *,
+        budget: Budget | str = "fast",
+        k: int = 10,
+        queries: str | Sequence[str] | None = None,
     ) -> RecallReport:
         """Measures which share of the exact k best pages a budget finds on this index, and keeps it for `info`.
 
         Exact is what scoring every stored vector gives at the same depth and width, so that it is the first stage and
-        the scan that are measured. n: queries, made of words from random pages; queries: your own instead. Reads the
-        whole index once and scores it n times: about as long as n searches of an index on disk.
+        the scan that are measured. n: queries, made of words from random pages. queries: your own instead, one or many;
+        n then does not count. Reads the whole index once and scores it for every query: about as long as so many
+        searches of an index on disk.
 
-        Raises QueryError where the pages hold no text to make queries from, BudgetError as `search` does.
+        Raises QueryError where the pages hold no text to make queries from or no vectors, and for queries that are none
+        or no strings; BudgetError as `search` does.
         """
-        check_k(k)
-        check_k(n, name="n", things="queries")
-        point = plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)
-        snapshot = self._store.snapshot()
-        texts = sample_queries(snapshot, n) if queries is None else list(queries)
+        checks.check_k(k)
+        checks.check_k(n, name="n", things="queries")
+        texts, point = None if queries is None else checks.texts_of(queries), self._plan(budget)
+        if texts is not None and not texts:
+            raise QueryError("check_recall(queries=...) needs at least one query; found none")
 
-        def search(text: str) -> list[Hit]:
-            return self._search_one(snapshot, text, k, point, None)
+        def measure(snapshot: Snapshot) -> RecallReport:
+            return check(self._finder, snapshot, texts or sample_queries(snapshot, int(n)), point, k=int(k))
 
-        self._recall = check(snapshot, self._encoder, self._searcher, search, texts=texts, plan=point, k=k)
+        self._recall = on_latest(self._store, measure)
         return self._recall
 
     def delete(self, *, doc_id: str | Sequence[str] | None = None, where: Where | Sequence[Where] | None = None) -> int:
@@ -272,37 +257,16 @@ class Index:
 
     def info(self) -> IndexInfo:
         """What the index holds and what it takes."""
-        snapshot, settings = self._store.snapshot(), self._store.settings
-        stats = snapshot.stats()
-        return IndexInfo(
-            path=self._store.uri,
-            version=snapshot.version,
-            pages=stats.pages,
-            documents=stats.documents,
-            vectors=stats.vectors,
-            blank_pages=stats.blank_pages,
-            readers=stats.readers,
-            notes=stats.notes,
-            depths=settings.depths,
-            dims=settings.dims,
-            presets=self.presets,
-            metadata=snapshot.metadata_types(),
-            encoder=settings.encoder_name,
-            fingerprint=settings.fingerprint,
-            bytes_on_disk=self._store.bytes_on_disk(),
-            current_bytes=stats.data_bytes,
-            vector_bytes=stats.vector_bytes,
-            image_bytes=stats.image_bytes,
-            versions=stats.versions,
-            fragments=stats.fragments,
-            resident_bytes=self._searcher.nbytes,
-            first_stage=snapshot.routed_depths(),
-            recall=self._recall,
-        )
+
+        def look(snapshot: Snapshot) -> IndexInfo:
+            resident = self._searcher.nbytes
+            return describe(self._store, snapshot, presets=self.presets, resident_bytes=resident, recall=self._recall)
+
+        return on_latest(self._store, look)
 
     def documents(self) -> list[DocumentInfo]:
         """Every document with its source and number of stored pages, sorted by id."""
-        return self._store.snapshot().documents()
+        return on_latest(self._store, Snapshot.documents)
 
     def versions(self) -> list[VersionInfo]:
         """Versions that `Index.open(path, version=...)` can read, oldest first.
@@ -315,10 +279,10 @@ class Index:
     def optimize(self, *, keep: timedelta = KEEP_VERSIONS, first_stage: bool | None = None) -> OptimizeReport:
         """Merges all files, frees the space of old versions, and makes the first stage of a large index.
 
-        The first stage proposes pages to budgets with `candidates`, so that they need not scan every page. first_stage:
-        whether to make it, or bring it up to date; None where there are 4 million vectors or more, from which it saves
-        time. It takes about 3 CPU ms for a page of 150 vectors, and reads the leading components of every vector
-        twice.
+        The first stage proposes pages to budgets with `candidates`, so that they need not scan every page. It takes
+        about 3 CPU ms for a page of 150 vectors, and reads the leading components of every vector twice. first_stage:
+        True makes one, False does not; None makes one where there are 4 million vectors or more, from which it saves
+        time. One that is there is brought up to date, whatever the size.
 
         Rewrites an index below a million pages as a whole, and is seldom needed: small files are merged as they come,
         and old versions removed when they take as much as the index and that is below 4 GB. keep: versions younger than
@@ -326,14 +290,10 @@ class Index:
         takes its space twice. timedelta(0) frees everything now, and a search that runs meanwhile in another process
         may have to be repeated.
 
-        Raises ReadOnlyError, StorageError.
+        Raises ReadOnlyError, StorageError, ValueError for an argument that is none of its choices.
         """
-        report = self._store.optimize(keep)
-        if first_stage is None:
-            first_stage = self._store.snapshot().vector_count() >= LEAST_VECTORS
-        if first_stage:
-            self._searcher.refresh_first_stage(self._store, make=True)
-        return report
+        checks.check_optimize(keep=keep, first_stage=first_stage)
+        return self._upkeep.optimize(keep, first_stage)
 
     def close(self) -> None:
         """Frees memory and threads. The index on disk needs no closing."""
@@ -344,7 +304,7 @@ class Index:
         return f"Index({self._store.uri!r})"
 
     def __len__(self) -> int:
-        return self._store.snapshot().page_count()
+        return on_latest(self._store, Snapshot.page_count)
 
     def __enter__(self) -> Self:
         return self
@@ -354,39 +314,5 @@ class Index:
     ) -> None:
         self.close()
 
-    def _search_one(self, snapshot: Snapshot, text: str, k: int, point: Plan, condition: str | None) -> list[Hit]:
-        start = perf_counter()
-        query = query_at(self._encoder, text, point.depth, point.dim)
-        encoded = perf_counter()
-        ranking = self._searcher.rank(snapshot, query.vectors, point, k=int(k), where=condition)
-        spent = Spent(
-            depth=point.depth,
-            dim=point.dim,
-            path=ranking.path,
-            pages=ranking.pages,
-            vectors=ranking.vectors,
-            candidates=ranking.candidates,
-            encode_ms=(encoded - start) * 1e3,
-            load_ms=ranking.load_ms,
-            scan_ms=ranking.scan_ms,
-            exact_ms=ranking.exact_ms,
-            ms=(perf_counter() - start) * 1e3,
-        )
-        return [
-            Hit(
-                id=fact.id,
-                doc_id=fact.doc_id,
-                page_num=fact.page_num,
-                score=float(score),
-                page_label=fact.label,
-                page_count=fact.page_count,
-                metadata=fact.metadata,
-                source=fact.source,
-                text=fact.text,
-                notes=fact.notes,
-                query=text,
-                budget=spent,
-                view=self._view,
-            )
-            for fact, score in zip(ranking.facts, ranking.scores, strict=True)
-        ]
+    def _plan(self, budget: Budget | str) -> Plan:
+        return plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from budgetvdr.bundle import Preset
 from budgetvdr.recall import RecallReport
+from budgetvdr.store import Snapshot, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +54,40 @@ class IndexInfo:
     def old_bytes(self) -> int:
         """What old versions take, and the first stage; `optimize` frees those versions that it shall not keep."""
         return self.bytes_on_disk - self.current_bytes
+
+
+def describe(
+    store: Store,
+    snapshot: Snapshot,
+    *,
+    presets: Mapping[str, Preset],
+    resident_bytes: int,
+    recall: RecallReport | None,
+) -> IndexInfo:
+    """What a snapshot holds, and what the searches of this process add to that."""
+    stats, settings = snapshot.stats(), store.settings
+    return IndexInfo(
+        path=store.uri,
+        version=snapshot.version,
+        pages=stats.pages,
+        documents=stats.documents,
+        vectors=stats.vectors,
+        blank_pages=stats.blank_pages,
+        readers=stats.readers,
+        notes=stats.notes,
+        depths=settings.depths,
+        dims=settings.dims,
+        presets=presets,
+        metadata=snapshot.metadata_types(),
+        encoder=settings.encoder_name,
+        fingerprint=settings.fingerprint,
+        bytes_on_disk=store.bytes_on_disk(),
+        current_bytes=stats.data_bytes,
+        vector_bytes=stats.vector_bytes,
+        image_bytes=stats.image_bytes,
+        versions=stats.versions,
+        fragments=stats.fragments,
+        resident_bytes=resident_bytes,
+        first_stage=snapshot.routed_depths(),
+        recall=recall,
+    )

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from budgetvdr.budget import Plan
-from budgetvdr.encoders import Encoder
 from budgetvdr.errors import QueryError
-from budgetvdr.hit import Hit
-from budgetvdr.searcher import Searcher
+from budgetvdr.finder import Finder
 from budgetvdr.store import Snapshot
 from budgetvdr.view import query_at
 
 _QUERY_WORDS: Final = (8, 14)
-# Equal pages have equal scores only up to the order in which float32 sums are taken.
+# Equal pages have equal scores only up to the order in which float32 sums are taken: so much for unit query vectors.
 _EQUAL: Final = 1e-5
 
 
@@ -44,38 +42,34 @@ class RecallReport:
     ms: float
 
 
-def check(
-    snapshot: Snapshot,
-    encoder: Encoder,
-    searcher: Searcher,
-    search: Callable[[str], list[Hit]],
-    *,
-    texts: Sequence[str],
-    plan: Plan,
-    k: int,
-) -> RecallReport:
-    """Compares searches of some texts with scoring every stored vector, in one pass, at the same depth and width."""
-    queries = [query_at(encoder, text, plan.depth, plan.dim).vectors for text in texts]
-    exact = searcher.exact(snapshot, queries, plan, k=k)
-    shares, times, pages = [], [], []
-    for text, best in zip(texts, exact, strict=True):
+def check(finder: Finder, snapshot: Snapshot, texts: Sequence[str], plan: Plan, *, k: int) -> RecallReport:
+    """Compares searches of some texts with scoring every stored vector, in one pass, at the same depth and width.
+
+    Raises QueryError where there is nothing to find.
+    """
+    queries = [query_at(finder.encoder, text, plan.depth, plan.dim).vectors for text in texts]
+    exact = finder.searcher.exact(snapshot, queries, plan, k=k)
+    shares, spent = [], []
+    for text, query, best in zip(texts, queries, exact, strict=True):
         if not len(best):
-            continue
-        hits = search(text)
-        shares.append(sum(hit.score >= best[-1] - _EQUAL for hit in hits) / len(best))
-        times.append(hits[0].budget.ms)
-        pages.append(hits[0].budget.pages)
+            raise QueryError(
+                "the pages of this index have no vectors, so that there is no exact answer to compare with"
+            )
+        hits = finder.find(snapshot, text, plan, k=k)
+        least = float(best[-1]) - _EQUAL * float(np.linalg.norm(query, axis=1).mean())
+        shares.append(sum(hit.score >= least for hit in hits) / len(best))
+        spent += [hit.budget for hit in hits[:1]]
     return RecallReport(
-        recall=statistics.fmean(shares) if shares else 1.0,
-        worst=min(shares, default=1.0),
+        recall=statistics.fmean(shares),
+        worst=min(shares),
         queries=len(texts),
         k=k,
         depth=plan.depth,
         dim=plan.dim,
         candidates=plan.candidates,
-        pages=round(statistics.fmean(pages)) if pages else 0,
+        pages=round(statistics.fmean(each.pages for each in spent)) if spent else 0,
         version=snapshot.version,
-        ms=statistics.median(times) if times else 0.0,
+        ms=statistics.median(each.ms for each in spent) if spent else 0.0,
     )
 
 

@@ -11,6 +11,7 @@ from budgetvdr.encoders import Encoder
 from budgetvdr.errors import EncodingError, IndexStoreError, SourceNotFoundError
 from budgetvdr.explain import Explanation, explain
 from budgetvdr.hit import Hit
+from budgetvdr.latest import on_latest
 from budgetvdr.pages import EncodedQuery
 from budgetvdr.similarity.maxsim import unit_prefix
 from budgetvdr.sources import draw_page
@@ -26,7 +27,7 @@ class StoreView:
 
     def picture(self, hit: Hit, longest_side: int, password: str | None) -> Image.Image:
         """The stored picture, or the page drawn again from its source."""
-        stored = self._store.snapshot().image(hit.id)
+        stored = on_latest(self._store, lambda snapshot: snapshot.image(hit.id))
         if stored is not None:
             picture = Image.open(io.BytesIO(stored)).convert("RGB")
             picture.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
@@ -40,12 +41,12 @@ class StoreView:
 
     def explanation(self, hit: Hit) -> Explanation:
         """Matches the query with the page's vectors at the point of the grid the search ran at."""
-        found = self._store.snapshot().page_vectors(hit.id, hit.budget.depth, hit.budget.dim)
+        depth, dim = hit.budget.depth, hit.budget.dim
+        found = on_latest(self._store, lambda snapshot: snapshot.page_vectors(hit.id, depth, dim))
         if found is None or not len(found[0]):
             raise IndexStoreError(f"{hit.id} is no longer in the index, or blank by now; search again")
         vectors, regions = found
-        query = query_at(self._encoder, hit.query, hit.budget.depth, hit.budget.dim)
-        return explain(query, vectors, regions)
+        return explain(query_at(self._encoder, hit.query, depth, dim), vectors, regions)
 
 
 def query_at(encoder: Encoder, text: str, depth: int, dim: int) -> EncodedQuery:

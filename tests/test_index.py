@@ -9,8 +9,8 @@ import shutil
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
-from datetime import date
+from collections.abc import Callable, Iterator
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +36,12 @@ from budgetvdr.errors import (
     ReadOnlyError,
     SourceError,
     SourceNotFoundError,
+    StorageError,
     UnreadableFileError,
 )
+from budgetvdr.pages import EncodedQuery
 from budgetvdr.similarity.maxsim import unit_prefix
+from budgetvdr.store import Store
 
 PAGES = (
     "Travel policy. Flights longer than six hours may be booked in premium economy.",
@@ -410,6 +413,86 @@ def test_optimize_keeps_every_answer(index: Index, make_pdf: MakePdf) -> None:
     assert [(hit.id, hit.score) for hit in index.search("travel")] == before
 
 
+class OptimizesFirst:
+    """The bundled encoder, whose queries come when the version just chosen is on its way out."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.manifest = encoder.manifest
+        self.encode_pages = encoder.encode_pages
+        self.remove_versions: list[Callable[[], object]] = []
+        self._encoder = encoder
+
+    def encode_query(self, text: str, depth: int) -> EncodedQuery:
+        if self.remove_versions:
+            self.remove_versions.pop()()
+        return self._encoder.encode_query(text, depth)
+
+
+def test_a_search_survives_the_removal_of_its_version(tmp_path: Path, encoder: Encoder, make_pdf: MakePdf) -> None:
+    own = OptimizesFirst(encoder)
+    with Index.open(tmp_path / "busy.bvdr", encoder=own) as index:
+        for number in range(3):
+            index.add_pages(make_pdf(f"{number}.pdf", f"{PAGES[number]} Copy {number}."))
+        stale = index._store.snapshot()
+
+        def remove() -> None:
+            index.delete(doc_id="0.pdf")
+            index.optimize(keep=timedelta(0))
+
+        own.remove_versions = [remove]
+        assert [hit.doc_id for hit in index.search("lost laptop", k=1)] == ["2.pdf"]
+        assert own.remove_versions == []
+        with pytest.raises(StorageError, match="compacted away"):
+            stale.facts(stale.matching())
+        # Where nothing newer is there the error shows.
+        shutil.rmtree(tmp_path / "busy.bvdr" / "pages.lance" / "data")
+        with pytest.raises(StorageError):
+            index.search("lost laptop", budget=Budget(depth=2))
+
+
+def test_optimize_refreshes_a_first_stage_of_any_size_and_reports_what_is_there_after_it(
+    index: Index, make_pdf: MakePdf
+) -> None:
+    index.add_pages(make_pdf("handbook.pdf", *PAGES))
+    assert index.optimize().bytes_after == index.info().bytes_on_disk
+    assert index.info().first_stage == ()
+    report = index.optimize(first_stage=True, keep=timedelta(0))
+    assert index.info().first_stage == index.depths
+    assert report.bytes_after == index.info().bytes_on_disk
+    index.add_pages(make_pdf("new.pdf", "Fresh news about pineapples."))
+    stored = index._store.snapshot().routes(index.depths[0])
+    assert stored is not None and not stored.known.all()
+    index.optimize()
+    stored = index._store.snapshot().routes(index.depths[0])
+    assert stored is not None and stored.known.all()
+    for wrong in ({"first_stage": "yes"}, {"first_stage": 1}, {"keep": 15}, {"keep": None}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            index.optimize(**wrong)  # type: ignore[arg-type]
+
+
+def test_pages_stay_where_the_first_stage_cannot_follow(
+    index: Index, make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index.add_pages(make_pdf("handbook.pdf", *PAGES))
+    index.optimize(first_stage=True)
+    monkeypatch.setattr("budgetvdr.upkeep.MANY_NEW", 2)
+
+    def fails(*_: object) -> None:
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Store, "write_routes", fails)
+        assert index.add_pages(make_pdf("a.pdf", "Fresh news", "about pineapples.")).pages == 2
+    assert "the disk is full" in caplog.text
+    assert index.search("pineapples", k=1, budget=Budget(candidates=1))[0].id == "a.pdf#2"
+    index.add_pages(make_pdf("b.pdf", "One more."))
+    stored = index._store.snapshot().routes(index.depths[0])
+    assert stored is not None and not stored.known.all(), "the count began anew"
+    index.add_pages(make_pdf("c.pdf", "And one more."))
+    stored = index._store.snapshot().routes(index.depths[0])
+    assert stored is not None and stored.known.all()
+
+
 def test_an_index_larger_than_its_memory_limit_answers_the_same(
     index: Index, make_pdf: MakePdf, encoder: Encoder, tmp_path: Path
 ) -> None:
@@ -456,6 +539,9 @@ def test_searches_run_while_pages_are_added(index: Index, make_pdf: MakePdf) -> 
         ("fine", 2.5, "found 2.5"),
         (7, 10, "string"),
         ([1], 10, "string"),
+        (["fine", 1, "fine"], 10, "found int 1 at place 1 of the list"),
+        (b"fine", 10, "found bytes"),
+        (b"", 10, "found bytes"),
     ],
 )
 def test_wrong_queries(index: Index, make_pdf: MakePdf, query: object, k: object, says: str) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import MakePdf
 
-from budgetvdr import Budget, Index
+from budgetvdr import Budget, Index, Page, Words
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BudgetError, QueryError
+from budgetvdr.pages import EncodedQuery
+from budgetvdr.similarity.maxsim import unit_prefix
 
 WORDS = ["budget", "travel", "expense", "vacation", "insurance", "dental", "payroll", "approval", "policy", "office"]
 
@@ -31,13 +35,41 @@ def test_scanning_every_page_finds_everything(index: Index) -> None:
     assert index.info().recall == report
 
 
-def test_a_first_stage_that_proposes_too_little_shows(index: Index) -> None:
-    index.optimize(first_stage=True)
-    assert index.info().first_stage == (2,)
-    report = index.check_recall(budget=Budget(candidates=2), k=1, queries=["dental insurance", "vacation policy"])
-    assert report.pages == 2
-    assert report.queries == 2
-    assert index.search("dental insurance", 1, budget=Budget(candidates=2))[0].budget.pages == 2
+@pytest.mark.parametrize("length", [1.0, 1e-4])
+def test_a_first_stage_that_proposes_too_little_shows(tmp_path: Path, encoder: Encoder, length: float) -> None:
+    """Whatever the length of query vectors, which scores and what counts as equal grow with."""
+    rng = np.random.default_rng(5)
+    pages = (Page("words", number, words=_words(" ".join(rng.choice(WORDS, 60)))) for number in range(1, 121))
+    with Index.open(tmp_path / "many", encoder=Scaled(encoder, length), depths=[2]) as index:
+        index.add_pages(pages, show_progress_bar=False)
+        budget = Budget(candidates=1)
+        assert index.check_recall(20, budget=budget, k=1).recall == 1.0, "without a first stage every page is scored"
+        index.optimize(first_stage=True)
+        assert index.info().first_stage == (2,)
+        one, all_but_one = (index.check_recall(20, budget=Budget(candidates=count), k=1) for count in (1, 119))
+    assert (one.pages, all_but_one.pages) == (1, 119)
+    assert one.worst == 0.0 and one.recall < 0.95
+    assert one.recall < all_but_one.recall
+    assert type(one.worst) is type(one.recall) is float
+
+
+class Scaled:
+    """The bundled encoder with query vectors of a given length."""
+
+    def __init__(self, encoder: Encoder, length: float) -> None:
+        self.manifest = replace(encoder.manifest, unit_queries=False)
+        self.encode_pages = encoder.encode_pages
+        self._encoder = encoder
+        self._length = np.float32(length)
+
+    def encode_query(self, text: str, depth: int) -> EncodedQuery:
+        query = self._encoder.encode_query(text, depth)
+        return EncodedQuery(unit_prefix(query.vectors, query.vectors.shape[1]) * self._length, query.tokens)
+
+
+def _words(text: str) -> Words:
+    texts = tuple(text.split())
+    return Words(texts, np.tile(np.array([[0.1, 0.1, 0.2, 0.2]], np.float32), (len(texts), 1)))
 
 
 def test_refuses_what_it_cannot_measure(tmp_path: Path, index: Index, encoder: Encoder) -> None:
@@ -45,7 +77,12 @@ def test_refuses_what_it_cannot_measure(tmp_path: Path, index: Index, encoder: E
         index.check_recall(0)
     with pytest.raises(BudgetError, match="dim 7"):
         index.check_recall(budget=Budget(dim=7))
+    with pytest.raises(QueryError, match="at least one query"):
+        index.check_recall(queries=[])
+    with pytest.raises(QueryError, match="found int 7 at place 1"):
+        index.check_recall(queries=["fine", 7])  # type: ignore[list-item]
     with Index.open(tmp_path / "empty", encoder=encoder) as empty:
         with pytest.raises(QueryError, match="pass queries="):
             empty.check_recall()
-        assert empty.check_recall(queries=["anything"]).recall == 1.0
+        with pytest.raises(QueryError, match="no vectors"):
+            empty.check_recall(queries=["anything"])
