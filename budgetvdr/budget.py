@@ -14,7 +14,7 @@ from budgetvdr.bundle import Preset
 from budgetvdr.errors import BudgetError
 
 CANDIDATES: Final = 2048
-"""Pages that a first stage proposes under a named budget other than "full"."""
+"""Pages that a first stage proposes under a named budget other than "full"; see `Budget`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,11 @@ class Budget:
 
     depth: transformer layers executed for the query, and the exit whose page vectors are scored.
     dim: width of every vector, in leading components.
-    candidates: pages that the index's first stage may propose; only these are scored. None scores every page. An index
-        that has no first stage (see `Index.optimize`) scores every page.
+    candidates: pages that the index's first stage proposes; the search looks at these and no others. It is raised to
+        the k of the search, and pages that came after the first stage was last brought up to date are looked at on top.
+        None looks at every page, and so does an index that has no first stage (see `Index.optimize`).
+
+    What a search then did is `hit.budget`: `pages` looked at, and of these `candidates` scored exactly.
 
     Raises BudgetError where a value is not a positive whole number.
     """
@@ -47,7 +50,7 @@ def is_count(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The exact point one search runs at, and how many pages a first stage may propose (None: all)."""
+    """The exact point one search runs at, and how many pages a first stage proposes (None: every page)."""
 
     depth: int
     dim: int
@@ -82,7 +85,7 @@ def plan(
         if budget not in presets:
             raise BudgetError(
                 f"unknown budget {budget!r}: expected one of {', '.join(map(repr, presets))}, "
-                "or Budget(depth=..., dim=...)"
+                "or Budget(depth=..., dim=..., candidates=...)"
             )
         # What is called full leaves nothing out.
         candidates = None if budget == "full" else CANDIDATES

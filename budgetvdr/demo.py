@@ -61,7 +61,7 @@ def hit_lines(hits: Sequence[Hit]) -> list[str]:
     spent = hits[0].budget
     lines.append(
         f"     depth {spent.depth}, dim {spent.dim}: {spent.ms:.1f} ms ({spent.encode_ms:.1f} query, "
-        f"{spent.load_ms:.1f} loading, {spent.scan_ms:.1f} scan of {spent.vectors} vectors, "
-        f"{spent.exact_ms:.1f} exact on {spent.candidates} pages)"
+        f"{spent.load_ms:.1f} loading, {spent.scan_ms:.1f} choosing among {spent.pages} pages, "
+        f"{spent.exact_ms:.1f} exact scores of {spent.candidates})"
     )
     return lines

@@ -30,7 +30,8 @@ class Hit:
     printed by the document's own numbering, "" where it has none. page_count: pages of the document.
     score: mean over query vectors of the best dot product; for unit vectors between -1 and 1. metadata: as given to
     add_pages. source: path or URI the page came from. text: what was read from the page. notes: what was noticed
-    when it was indexed. query: the text searched for. budget: what the search really spent.
+    when it was indexed. query: the text searched for. budget: what the search really spent: at which depth and dim, how
+    many pages it looked at (budget.pages), how many of these it scored exactly (budget.candidates), milliseconds.
     """
 
     id: str

@@ -25,9 +25,8 @@ class RecallReport:
     """What `Index.check_recall` measured.
 
     recall: mean share of the exact k best pages that the search found; pages that score the same are the same to it.
-    worst: the lowest share of any query. queries, k: how many, and how deep. depth, dim, candidates: the budget; None
-    candidates scores every page. pages: mean number of pages looked at. version: of the index. ms: median milliseconds
-    of a search.
+    worst: the lowest share of any query. queries, k: how many, and how deep. depth, dim, candidates: the budget, as in
+    `Budget`. pages: mean number of pages looked at. version: of the index. ms: median milliseconds of a search.
     """
 
     recall: float

@@ -34,7 +34,7 @@ def test_resolves(budget: Budget | str, expected: Plan) -> None:
 @pytest.mark.parametrize(
     ("budget", "says"),
     [
-        ("quick", r"unknown budget 'quick': expected one of 'full', 'fast'"),
+        ("quick", r"unknown budget 'quick': expected one of 'full', 'fast', or Budget\(depth=.*, candidates="),
         (Budget(depth=3), r"depth 3 .* \[2, 4, 6\]"),
         (Budget(dim=100), r"dim 100 .* \[32, 128, 384\]"),
         (7, "preset name or a Budget, found int"),
