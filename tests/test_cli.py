@@ -57,13 +57,57 @@ def test_info_and_delete(index_path: str, capsys: pytest.CaptureFixture[str]) ->
     info = json.loads(capsys.readouterr().out)
     assert (info["pages"], info["documents"], info["metadata"]) == (2, 1, {"topic": "str", "year": "int"})
     assert main(["info", index_path, "--documents"]) == 0
-    assert "first.pdf  2 pages" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "first.pdf  2 pages" in printed
+    for row in (
+        "pages  2 of 1 documents, 0 blank",
+        "topic str",
+        "year int",
+        "full 6,384, balanced 6,128, fast 6,64",
+        "first stage  none",
+    ):
+        assert row in printed
     assert main(["optimize", index_path, "--keep-minutes", "0"]) == 0
-    assert "MB" in capsys.readouterr().out
+    assert "kB in 1 after" in capsys.readouterr().out
     assert main(["delete", index_path, "first.pdf"]) == 0
     assert "2 pages removed" in capsys.readouterr().out
     assert main(["search", index_path, "lighthouse"]) == 0
     assert "no page matches" in capsys.readouterr().out
+
+
+def test_versions_and_searching_one(index_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["versions", index_path, "--json"]) == 0
+    there = json.loads(capsys.readouterr().out)
+    assert [entry["pages"] for entry in there][-1] == 2
+    assert main(["delete", index_path, "first.pdf"]) == 0
+    capsys.readouterr()
+    assert main(["versions", index_path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(there) + 1
+    assert lines[-1].endswith("0 pages") and " UTC " in lines[-1]
+    old = ["--version", str(there[-1]["version"])]
+    assert main(["search", index_path, "lighthouse", "-k", "1", *old]) == 0
+    assert "first.pdf  page 1" in capsys.readouterr().out
+    assert main(["info", index_path, "--json", *old]) == 0
+    assert json.loads(capsys.readouterr().out)["pages"] == 2
+
+
+def test_a_first_stage_and_what_it_finds(index_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", index_path, "--first-stage"]) == 0
+    assert main(["info", index_path]) == 0
+    assert "first stage  at depth 2, 4, 6" in capsys.readouterr().out
+    assert main(["search", index_path, "lighthouse", "-k", "1", "--budget", "fast", "--candidates", "1", "--json"]) == 0
+    spent = json.loads(capsys.readouterr().out)[0]["budget"]
+    assert (spent["depth"], spent["dim"], spent["pages"]) == (6, 64, 1)
+    limited = ["--point", "2,384", "--candidates", "1", "--memory-limit", "0"]
+    assert main(["search", index_path, "lighthouse", "-k", "1", "--json", *limited]) == 0
+    spent = json.loads(capsys.readouterr().out)[0]["budget"]
+    assert (spent["depth"], spent["dim"], spent["path"]) == (2, 384, "proposed")
+    assert main(["recall", index_path, "-n", "3", "-k", "1", "--candidates", "2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["recall"], report["queries"], report["k"], report["candidates"], report["dim"]) == (1, 2, 1, 2, 64)
+    assert main(["recall", index_path, "-k", "1", "--query", "lighthouse", "--budget", "full"]) == 0
+    assert "recall 1.000 of the exact 1 best" in capsys.readouterr().out
 
 
 def test_a_folder_with_a_bad_file_is_done_in_part(
@@ -83,6 +127,12 @@ def test_a_folder_with_a_bad_file_is_done_in_part(
         (["search", "{index}", "x", "--budget", "huge"], "'full', 'balanced', 'fast'"),
         (["search", "{index}", " "], "nothing to search for"),
         (["search", "{index}", "x", "-k", "0"], "at least 1"),
+        (["search", "{index}", "x", "--candidates", "0"], "positive whole number"),
+        (["search", "{index}", "x", "--budget", "huge", "--candidates", "1"], "'full', 'balanced', 'fast'"),
+        (["search", "{index}", "x", "--version", "99"], "no version 99"),
+        (["recall", "{index}", "-n", "0"], "at least 1"),
+        (["recall", "{index}", "--query", " "], "nothing to search for"),
+        (["versions", "{missing}"], "no index at"),
         (["delete", "{index}"], "exactly one"),
         (["delete", "{missing}", "a.pdf"], "no index at"),
         (["search", "{index}", "x", "--picture", "top.foo"], "such as top.png"),
@@ -100,6 +150,23 @@ def test_refusals_say_what_to_do(
     captured = capsys.readouterr()
     assert says in captured.err and captured.out == ""
     assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["search", "i", "x", "--memory-limit", "lots"], "expected bytes as a whole number"),
+        (["search", "i", "x", "--budget", "fast", "--point", "6,64"], "not allowed with"),
+        (["optimize", "i", "--keep-minutes", "-1"], "expected minutes"),
+        (["optimize", "i", "--keep-minutes", "nan"], "expected minutes"),
+    ],
+)
+def test_wrong_arguments_show_the_usage(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    captured = capsys.readouterr()
+    assert says in captured.err and "usage:" in captured.err
 
 
 def test_eval_prints_the_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -122,7 +189,18 @@ def test_eval_prints_the_object(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["add"], ["search"], ["info"], ["delete"], ["eval"], ["demo"]):
+    for arguments in (
+        [],
+        ["add"],
+        ["search"],
+        ["info"],
+        ["versions"],
+        ["delete"],
+        ["optimize"],
+        ["recall"],
+        ["eval"],
+        ["demo"],
+    ):
         with pytest.raises(SystemExit) as stopped:
             main([*arguments, "--help"])
         assert stopped.value.code == 0

@@ -1,0 +1,231 @@
+"""What each command of `budgetvdr` does with its parsed arguments; each returns its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+from PIL import Image
+
+from budgetvdr.budget import Budget
+from budgetvdr.demo import hit_lines, run_demo
+from budgetvdr.errors import BudgetVDRError
+from budgetvdr.evaluate.benchmark import load_benchmark
+from budgetvdr.evaluate.metrics import require_metrics_library
+from budgetvdr.evaluate.run import grid_points, run_benchmark
+from budgetvdr.index import Index
+from budgetvdr.info import IndexInfo
+from budgetvdr.pages import MetadataValue
+from budgetvdr.recall import RecallReport
+
+
+def add(arguments: argparse.Namespace) -> int:
+    """Indexes documents; 1 where something could not be read."""
+    metadata = dict(_pair(text) for text in arguments.meta)
+    with Index.open(arguments.index, encoder=arguments.encoder, depths=arguments.depths) as index:
+        report = index.add_pages(
+            arguments.sources[0] if len(arguments.sources) == 1 else arguments.sources,
+            doc_id=arguments.doc_id,
+            metadata=metadata,
+            password=arguments.password,
+            read=arguments.read,
+            if_exists=arguments.if_exists,
+            store_images=arguments.store_images,
+        )
+    print(report)
+    return 1 if report.failed else 0
+
+
+def search(arguments: argparse.Namespace) -> int:
+    """Prints the best pages, and marks up a picture of the first."""
+    if arguments.picture is not None:
+        _check_picture(arguments.picture)
+    with _reading(arguments, version=arguments.version, memory_limit=arguments.memory_limit) as index:
+        hits = index.search(arguments.query, arguments.k, budget=_budget(arguments, index), where=arguments.where)
+        if arguments.picture is not None and hits:
+            picture = hits[0].image(password=arguments.password)
+            hits[0].explain().overlay(picture).save(arguments.picture)
+    if arguments.json:
+        print(json.dumps([hit.to_dict() for hit in hits], ensure_ascii=False, default=str))
+        return 0
+    for line in hit_lines(hits):
+        print(line)
+    if arguments.picture is not None and hits:
+        print(f"top page with its answering regions: {arguments.picture}")
+    return 0
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Prints what an index holds."""
+    with _reading(arguments, version=arguments.version) as index:
+        found, documents = index.info(), index.documents() if arguments.documents else []
+    if arguments.json:
+        print(json.dumps(asdict(found) | {"documents_list": [asdict(document) for document in documents]}, default=str))
+        return 0
+    for name, value in _info_rows(found).items():
+        print(f"{name:>12}  {value}")
+    for document in documents:
+        print(f"{document.doc_id}  {document.pages} pages  {document.source}")
+    return 0
+
+
+def versions(arguments: argparse.Namespace) -> int:
+    """Lists the versions that can be read."""
+    with _reading(arguments) as index:
+        there = index.versions()
+    if arguments.json:
+        print(json.dumps([asdict(entry) for entry in there], default=str))
+        return 0
+    for entry in there:
+        print(f"{entry.version:>8}  {entry.time:%Y-%m-%d %H:%M:%S} UTC  {entry.pages} pages")
+    return 0
+
+
+def delete(arguments: argparse.Namespace) -> int:
+    """Removes documents or pages."""
+    with Index.open(arguments.index, encoder=arguments.encoder, create=False) as index:
+        removed = index.delete(doc_id=arguments.doc_ids or None, where=arguments.where)
+    print(f"{removed} pages removed")
+    return 0
+
+
+def optimize(arguments: argparse.Namespace) -> int:
+    """Merges files, frees space, and makes the first stage."""
+    with Index.open(arguments.index, encoder=arguments.encoder, create=False) as index:
+        keep = timedelta(minutes=arguments.keep_minutes)
+        report = index.optimize(keep=keep, first_stage=arguments.first_stage)
+    print(
+        f"{_size(report.bytes_before)} in {report.fragments_before} files before, "
+        f"{_size(report.bytes_after)} in {report.fragments_after} after"
+    )
+    return 0
+
+
+def recall(arguments: argparse.Namespace) -> int:
+    """Measures what a budget finds of the exact answer."""
+    with _reading(arguments, memory_limit=arguments.memory_limit) as index:
+        budget = _budget(arguments, index)
+        report = index.check_recall(arguments.n, budget=budget, k=arguments.k, queries=arguments.query)
+    print(json.dumps(asdict(report)) if arguments.json else _recall_text(report))
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    """Scores an evaluation set."""
+    require_metrics_library()
+    benchmark = load_benchmark(arguments.folder)
+    if arguments.only:
+        benchmark = benchmark.only(arguments.only)
+    with (
+        tempfile.TemporaryDirectory(prefix="budgetvdr-eval-") as scratch,
+        Index.open(arguments.index or Path(scratch) / "index.bvdr") as index,
+    ):
+        added = index.add_pages(benchmark.pdfs, read=arguments.read)
+        if added.failed:
+            print(added, file=sys.stderr)
+        report = run_benchmark(benchmark, index, points=grid_points(index) if arguments.grid else ())
+    if arguments.json:
+        print(json.dumps(report.as_dict()))
+        return 0
+    for line in report.lines():
+        print(line)
+    return 0
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    """Indexes and searches samples, or a file of the user's."""
+    return run_demo(arguments.pdf, arguments.query or [], arguments.index)
+
+
+def _reading(arguments: argparse.Namespace, *, version: int | None = None, memory_limit: int | None = None) -> Index:
+    return Index.open(
+        arguments.index, encoder=arguments.encoder, read_only=True, version=version, memory_limit=memory_limit
+    )
+
+
+def _budget(arguments: argparse.Namespace, index: Index) -> Budget | str:
+    """The preset, or the point, that was asked for, with the candidates that were."""
+    name: str = arguments.budget
+    if arguments.point is not None:
+        depth, dim = arguments.point
+        return Budget(depth=depth, dim=dim, candidates=arguments.candidates)
+    if arguments.candidates is None or name not in index.presets:
+        return name
+    preset = index.presets[name]
+    return Budget(depth=preset.depth, dim=preset.dim, candidates=arguments.candidates)
+
+
+def _info_rows(found: IndexInfo) -> dict[str, str]:
+    """What `info` tells a person: name -> text."""
+    of_which = {
+        "vectors": found.vector_bytes,
+        "pictures": found.image_bytes,
+        "old versions and first stage": found.old_bytes,
+    }
+    parts = ", ".join(f"{name} {_size(size)}" for name, size in of_which.items() if size)
+    rows = {
+        "path": found.path,
+        "version": f"{found.version}; {found.versions} can be read",
+        "pages": f"{found.pages} of {found.documents} documents, {found.blank_pages} blank",
+        "read by": _pairs(found.readers),
+        "notes": _pairs(found.notes),
+        "metadata": _pairs(found.metadata),
+        "vectors": f"{found.vectors} at each depth",
+        "depths": ", ".join(map(str, found.depths)),
+        "dims": ", ".join(map(str, found.dims)),
+        "budgets": ", ".join(f"{name} {point.depth},{point.dim}" for name, point in found.presets.items()),
+        "encoder": f"{found.encoder} ({found.fingerprint})",
+        "on disk": f"{_size(found.bytes_on_disk)} in {found.fragments} data files; {parts}",
+        "first stage": f"at depth {', '.join(map(str, found.first_stage))}" if found.first_stage else "none",
+    }
+    return {name: text for name, text in rows.items() if text}
+
+
+def _recall_text(report: RecallReport) -> str:
+    proposed = "all pages" if report.candidates is None else f"{report.candidates} candidates"
+    return (
+        f"recall {report.recall:.3f} of the exact {report.k} best, {report.worst:.3f} at worst, over {report.queries} "
+        f"queries\ndepth {report.depth}, dim {report.dim}, {proposed}: {report.pages} pages looked at, "
+        f"{report.ms:.1f} ms a query"
+    )
+
+
+def _pairs(counts: Mapping[str, object]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in counts.items())
+
+
+def _size(count: int) -> str:
+    """Bytes as a person reads them."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
+
+
+def _check_picture(path: Path) -> None:
+    """Refuses before the search what could not be written after it."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise BudgetVDRError(f"--picture {path}: expected a picture's file name such as top.png, found {path.suffix!r}")
+    if not path.absolute().parent.is_dir():
+        raise BudgetVDRError(f"--picture {path}: the folder {path.absolute().parent} does not exist")
+
+
+def _pair(text: str) -> tuple[str, MetadataValue]:
+    """KEY=VALUE with the value read as true/false, whole number, number, or text."""
+    key, mark, value = text.partition("=")
+    if not mark or not key:
+        raise BudgetVDRError(f"--meta takes KEY=VALUE, found {text!r}")
+    if value in ("true", "false"):
+        return key, value == "true"
+    if re.fullmatch(r"[+-]?\d+", value):
+        return key, int(value)
+    if re.fullmatch(r"[+-]?\d*\.\d+([eE][+-]?\d+)?", value):
+        return key, float(value)
+    return key, value
