@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from budgetvdr.budget import Budget, is_count, plan
-from budgetvdr.bundle import Manifest, load_manifest
-from budgetvdr.checks import threads_or_cores
+from budgetvdr.budget import Budget, Plan, is_count, plan, served_presets
+from budgetvdr.bundle import load_manifest
+from budgetvdr.checks import settings_for, threads_or_cores
 from budgetvdr.encoders.open import bundled_folder
 from budgetvdr.errors import QueryError
 from budgetvdr.first_stage import LEAST_VECTORS
 from budgetvdr.memory import parse_bytes, quarter_of_machine
 from budgetvdr.pages import SearchPath
+from budgetvdr.similarity.centroids import centroid_count
 
 # From tests/bench/bench_growth.py, bench_memory.py, bench_first_stage.py and bench_index.py (docs/results.md), on two
 # cores of an AMD EPYC with AVX-512 and 20 query vectors.
@@ -26,16 +29,21 @@ _READ_MS, _READ_MS_PER_COMPONENT = 5.0, 0.011
 _PROPOSE_MS_PER_ROOT, _MOST_ROOTED = 0.0033, 17_000_000
 _STREAM_BYTES_PER_MS = 756_000
 _TEXT_BYTES, _REGION_BYTES, _OVERHEAD = 4096, 8, 1.012
-_LIST_BYTES, _CODE_BYTES = 8, 2
+_CODE_BYTES = 2
+# In memory: a page number for each vector, and for each page its address and whether it is there; centroids at 128
+# components and cut to the query. A copy of vectors has room for a sixteenth more.
+_LIST_BYTES, _LISTED_PAGE_BYTES, _CENTROID_WIDTH = 4, 9, 128
+_COPY_SPARE, _COPY_PAGE_BYTES = 1 / 16, 17
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """What `estimate` expects; good within a factor of two on a machine like that of docs/results.md.
 
-    disk_bytes: the index, all stored depths, without pictures. memory_bytes: vectors and lists in memory while it is
-    searched at this budget. path: the way a search takes (see `Spent`). pages_scored: of them. query_ms: milliseconds
-    a query once vectors are loaded. first_stage: whether `optimize` makes one.
+    disk_bytes: the index, all stored depths, without pictures and old versions. memory_bytes: vectors and lists in
+    memory while it is searched at this budget. path: the way a search takes (see `Spent`); never "pruned", because only
+    the vectors themselves tell whether that pays, so that "stream" is then the worst case. pages_scored: pages looked
+    at. query_ms: milliseconds a query once vectors are loaded. first_stage: whether `optimize` makes one.
     """
 
     disk_bytes: int
@@ -51,47 +59,65 @@ def estimate(
     budget: Budget | str = "full",
     *,
     vectors_per_page: float = VECTORS_PER_PAGE,
-    stored_depths: int | None = None,
-    manifest: Manifest | None = None,
+    encoder: str | Path | None = None,
+    depths: Sequence[int] | None = None,
     memory_limit: int | str | None = None,
     threads: int | None = None,
 ) -> Estimate:
     """Disk, memory and milliseconds that an index of so many pages would take, before anything is indexed.
 
-    vectors_per_page: mean number; dense text has 420 with the bundled encoder. stored_depths: how many depths are
-    stored, all of the bundle's by default. manifest: the bundle's, the bundled encoder's by default. memory_limit,
-    threads: as in `Index.open`.
+    vectors_per_page: mean number; dense text has 420 with the bundled encoder. encoder: a bundle folder, the bundled
+    one by default. depths, memory_limit, threads: as in `Index.open`.
 
-    Raises QueryError for a number of pages below 1, BudgetError as `Index.search` does, ValueError as `Index.open`.
+    Raises QueryError for a number of pages below 1, BudgetError as `Index.search` does and for depths the bundle lacks,
+    BundleError for an encoder that is no bundle, ValueError as `Index.open` and for vectors_per_page not above 0.
     """
     if not is_count(pages):
         raise QueryError(f"pages must be a whole number, at least 1; found {pages!r}")
-    manifest = load_manifest(bundled_folder()) if manifest is None else manifest
-    point = plan(budget, depths=manifest.depths, dims=manifest.dims, presets=manifest.presets)
+    number = isinstance(vectors_per_page, int | float) and not isinstance(vectors_per_page, bool)
+    if not number or not 0 < vectors_per_page < math.inf:
+        raise ValueError(f"vectors_per_page must be a number above 0; found {vectors_per_page!r}")
+    manifest = load_manifest(bundled_folder() if encoder is None else Path(encoder))
+    stored = settings_for(manifest, depths).depths
+    presets = served_presets(manifest.presets, depths=stored, dims=manifest.dims)
+    point = plan(budget, depths=stored, dims=manifest.dims, presets=presets)
     vectors = pages * vectors_per_page
-    depths = len(manifest.depths) if stored_depths is None else stored_depths
     first_stage = vectors >= LEAST_VECTORS
-    candidates = point.candidates if first_stage and point.candidates is not None else pages
-    scored = min(pages, candidates)
-    copy, limit = vectors * (point.dim + 4), quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit)
-    lists = vectors * _LIST_BYTES if scored < pages else 0
-    ms = point.depth * _ENCODE_MS_PER_LAYER + _READ_MS + _READ_MS_PER_COMPONENT * point.dim
-    if scored < pages:
-        ms += _PROPOSE_MS_PER_ROOT * math.sqrt(vectors) * max(1.0, math.sqrt(vectors / _MOST_ROOTED))
-    scanned = scored * vectors_per_page
-    if copy <= limit:
-        path: SearchPath = "scan"
-        cores = threads_or_cores(threads)
-        ms += scanned * (_SCAN_NS + _SCAN_NS_PER_COMPONENT * point.dim) * 1e-6 / cores
-    else:
-        path = "proposed" if scored < pages else "stream"
-        ms += scanned * point.dim * 2 / _STREAM_BYTES_PER_MS
-    width = 2 * manifest.dims[-1] * depths * _OVERHEAD + _REGION_BYTES + (_CODE_BYTES * depths if first_stage else 0)
+    looked_at = min(pages, point.candidates) if first_stage and point.candidates is not None else pages
+    proposed = looked_at < pages
+    copy = round((1 + _COPY_SPARE) * vectors * (point.dim + 4) + pages * _COPY_PAGE_BYTES)
+    fits = copy <= (quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit))
+    per_vector = 2 * manifest.dims[-1] * len(stored) * _OVERHEAD + _REGION_BYTES
+    per_vector += _CODE_BYTES * len(stored) if first_stage else 0
     return Estimate(
-        disk_bytes=round(vectors * width + pages * _TEXT_BYTES),
-        memory_bytes=round((copy if path == "scan" else 0) + lists),
-        path=path,
-        pages_scored=scored,
-        query_ms=round(ms, 1),
+        disk_bytes=round(vectors * per_vector + pages * _TEXT_BYTES),
+        memory_bytes=(copy if fits else 0) + (_lists_bytes(pages, vectors, point.dim) if proposed else 0),
+        path="scan" if fits else "proposed" if proposed else "stream",
+        pages_scored=looked_at,
+        query_ms=round(
+            _before_scoring_ms(point, vectors, proposed=proposed)
+            + _scoring_ms(looked_at * vectors_per_page, point.dim, threads_or_cores(threads) if fits else None),
+            1,
+        ),
         first_stage=first_stage,
     )
+
+
+def _lists_bytes(pages: int, vectors: float, dim: int) -> int:
+    centroids = centroid_count(round(vectors)) * 4 * (_CENTROID_WIDTH + (dim if dim < _CENTROID_WIDTH else 0))
+    return round(vectors * _LIST_BYTES) + pages * _LISTED_PAGE_BYTES + centroids
+
+
+def _before_scoring_ms(point: Plan, vectors: float, *, proposed: bool) -> float:
+    """Encoding the query, reading the best pages, and choosing among the lists."""
+    ms = point.depth * _ENCODE_MS_PER_LAYER + _READ_MS + _READ_MS_PER_COMPONENT * point.dim
+    if proposed:
+        ms += _PROPOSE_MS_PER_ROOT * math.sqrt(vectors) * max(1.0, math.sqrt(vectors / _MOST_ROOTED))
+    return ms
+
+
+def _scoring_ms(vectors: float, dim: int, cores: int | None) -> float:
+    """Scoring vectors in memory on some cores; None: vectors that are read from disk."""
+    if cores is None:
+        return vectors * dim * 2 / _STREAM_BYTES_PER_MS
+    return vectors * (_SCAN_NS + _SCAN_NS_PER_COMPONENT * dim) * 1e-6 / cores

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,27 @@ import pytest
 
 from budgetvdr import Budget, Index, estimate
 from budgetvdr.encoders import Encoder
-from budgetvdr.errors import BudgetError, QueryError
+from budgetvdr.errors import BudgetError, BundleError, QueryError
+from budgetvdr.estimate import _lists_bytes
 from budgetvdr.store import PageRow
+
+
+def fill(index: Index, *, pages: int, vectors: int) -> None:
+    """Pages of random vectors at depth 2, in two commits."""
+    rng = np.random.default_rng(1)
+    for half in range(2):
+        index._store.upsert(
+            [
+                PageRow(
+                    doc_id=str(half),
+                    page_num=number,
+                    regions=rng.random((vectors, 4), np.float32),
+                    vectors={2: rng.standard_normal((vectors, index.dims[-1]), np.float32)},
+                    text="words " * 300,
+                )
+                for number in range(1, pages // 2 + 1)
+            ]
+        )
 
 
 def test_more_pages_cost_more_and_narrower_budgets_less() -> None:
@@ -33,23 +54,43 @@ def test_what_does_not_fit_is_read_from_disk() -> None:
 
 
 def test_disk_is_near_that_of_a_real_index(tmp_path: Path, encoder: Encoder) -> None:
-    rng = np.random.default_rng(1)
     with Index.open(tmp_path / "index", encoder=encoder, depths=[2]) as index:
-        for batch in range(2):
-            index._store.upsert(
-                [
-                    PageRow(
-                        doc_id=str(batch),
-                        page_num=number,
-                        regions=rng.random((300, 4), np.float32),
-                        vectors={2: rng.standard_normal((300, index.dims[-1]), np.float32)},
-                        text="words " * 300,
-                    )
-                    for number in range(1, 17)
-                ]
-            )
-        expected = estimate(32, vectors_per_page=300, stored_depths=1)
+        fill(index, pages=32, vectors=300)
+        expected = estimate(32, vectors_per_page=300, depths=[2])
         assert index.info().current_bytes == pytest.approx(expected.disk_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(dim=32)])
+def test_memory_is_near_that_of_a_real_index(tmp_path: Path, encoder: Encoder, budget: Budget) -> None:
+    with Index.open(tmp_path / "index", encoder=encoder, depths=[2]) as index:
+        fill(index, pages=400, vectors=100)
+        index.search("anything", budget=budget)
+        copies = index.info().resident_bytes
+        expected = estimate(400, budget, vectors_per_page=100, depths=[2])
+        assert copies == pytest.approx(expected.memory_bytes, rel=0.05)
+        index.optimize(first_stage=True)
+        index.search("anything", budget=Budget(dim=budget.dim, candidates=50))
+        lists = index.info().resident_bytes - copies
+        dim = budget.dim or index.dims[-1]
+        # Vectors without topics, of which a page has each in another list.
+        assert lists == pytest.approx(_lists_bytes(400, 40_000, dim), rel=0.15)
+
+
+def test_only_some_depths_can_be_stored() -> None:
+    all_depths, one = estimate(1_000), estimate(1_000, depths=[6])
+    assert one.disk_bytes < all_depths.disk_bytes / 2.8
+    assert one.query_ms == all_depths.query_ms
+    # Named budgets are served at the depth there is.
+    assert estimate(1_000, "fast", depths=[2]).query_ms < estimate(1_000, "fast", depths=[6]).query_ms
+
+
+def test_the_tables_of_the_guide_are_this_arithmetic() -> None:
+    root = Path(__file__).parents[1]
+    table = subprocess.run(
+        [sys.executable, root / "tests/bench/scale_table.py"], capture_output=True, text=True, check=True
+    ).stdout
+    assert table.count("\n") > 10
+    assert table in (root / "docs/scale.md").read_text(encoding="utf-8")
 
 
 def test_refuses_what_it_cannot_estimate() -> None:
@@ -57,3 +98,16 @@ def test_refuses_what_it_cannot_estimate() -> None:
         estimate(0)
     with pytest.raises(BudgetError, match="dim 5"):
         estimate(10, Budget(dim=5))
+    with pytest.raises(BudgetError, match=r"depths must be some of \[2, 4, 6\].*found \[3\]"):
+        estimate(10, depths=[3])
+    with pytest.raises(BudgetError, match="depth 6 is not"):
+        estimate(10, Budget(depth=6), depths=[2])
+    with pytest.raises(BundleError, match="not an encoder bundle"):
+        estimate(10, encoder="nowhere")
+    for wrong in (0, -1.0, float("nan"), float("inf"), True, "420"):
+        with pytest.raises(ValueError, match="vectors_per_page must be a number above 0"):
+            estimate(10, vectors_per_page=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="expected bytes"):
+        estimate(10, memory_limit="lots")
+    with pytest.raises(ValueError, match="threads must be"):
+        estimate(10, threads=0)
