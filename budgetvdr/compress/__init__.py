@@ -1,0 +1,26 @@
+"""Fewer vectors a page, chosen when it is added: one method a file, all of them `Compression`."""
+
+from budgetvdr.compress.anchorfold import AnchorFold
+from budgetvdr.compress.chance import RandomSelection
+from budgetvdr.compress.clustering import Clustering
+from budgetvdr.compress.docpruner import DocPruner
+from budgetvdr.compress.pooling import Pooling
+from budgetvdr.compress.sap import StructuralPruning
+from budgetvdr.compress.signals import Attention, Compressed, Compression, CompressionError, Signals, Window
+from budgetvdr.compress.ward import WardPooling
+
+__all__ = [
+    "AnchorFold",
+    "Attention",
+    "Clustering",
+    "Compressed",
+    "Compression",
+    "CompressionError",
+    "DocPruner",
+    "Pooling",
+    "RandomSelection",
+    "Signals",
+    "StructuralPruning",
+    "WardPooling",
+    "Window",
+]

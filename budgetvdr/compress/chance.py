@@ -1,0 +1,28 @@
+"""Random selection: what any method has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from budgetvdr.compress.grouping import at_random, keep
+from budgetvdr.compress.signals import Compressed, Signals, Window
+from budgetvdr.compress.size import Sized
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomSelection(Sized):
+    """Settings. gamma, cap: how many vectors a page keeps (`Sized`). seed: other tokens for another number."""
+
+    VERSION: ClassVar[int] = 1
+
+    seed: int = 0
+
+    def asks(self, window: Window, depth: int) -> Window | None:
+        """Nothing."""
+        return None
+
+    def compress(self, page: Signals) -> Compressed:
+        """Tokens drawn without looking; the same positions for pages of the same length."""
+        count = len(page.vectors)
+        return keep(page.vectors, at_random(count, self.size(count), self.seed))

@@ -1,0 +1,68 @@
+"""DocPruner: each page keeps the tokens its global token attends to unusually much (AnchorFold, appendix A.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from budgetvdr.compress.grouping import highest, keep
+from budgetvdr.compress.signals import Compressed, Scores, Signals, Window
+from budgetvdr.compress.size import share
+from budgetvdr.errors import BudgetError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocPruner:
+    """Settings.
+
+    threshold: standard deviations above the page's mean attention from which a token stays; the best token always
+        does. Pages keep as much as they hold, so that only their average is known. Raises BudgetError unless finite.
+    """
+
+    VERSION: ClassVar[int] = 1
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.threshold):
+            raise BudgetError(f"threshold of DocPruner: expected a finite number, found {self.threshold}")
+
+    @classmethod
+    def at_ratio(cls, gamma: float, pages: Iterable[Scores]) -> Self:
+        """The threshold that keeps a share of all tokens of some pages.
+
+        gamma: share, above 0 and up to 1. pages: `from_global` (N,) of calibration pages.
+
+        Raises BudgetError for another share, or pages without tokens.
+        """
+        if not 0 < gamma <= 1:
+            raise BudgetError(f"gamma is the share of vectors to keep: expected above 0 and up to 1, found {gamma}")
+        standard = [standardised(scores) for scores in pages]
+        falling = np.sort(np.concatenate([np.zeros(0), *standard]))[::-1]
+        if not len(falling):
+            raise BudgetError("a threshold needs calibration pages with tokens, found none")
+        return cls(threshold=float(np.nextafter(falling[share(gamma, len(falling)) - 1], -np.inf)))
+
+    def asks(self, window: Window, depth: int) -> Window | None:
+        """The last layer executed."""
+        return Window(depth - 1, depth - 1)
+
+    def compress(self, page: Signals) -> Compressed:
+        """Raises CompressionError without from_global."""
+        scores = page.need("from_global", "DocPruner")
+        above = int((standardised(scores) > self.threshold).sum())
+        return keep(page.vectors, highest(scores, max(1, above)))
+
+
+def standardised(scores: Scores) -> npt.NDArray[np.float64]:
+    """(N,) less their mean, by their standard deviation; zeros where all are alike."""
+    if not len(scores):
+        return np.zeros(0)
+    centred = scores - scores.mean(dtype=np.float64)
+    deviation = centred.std()
+    return centred / deviation if deviation > 0 else np.zeros(len(scores))

@@ -1,0 +1,43 @@
+"""A method and its settings as an index records them, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from budgetvdr.compress.anchorfold import AnchorFold
+from budgetvdr.compress.chance import RandomSelection
+from budgetvdr.compress.clustering import Clustering
+from budgetvdr.compress.docpruner import DocPruner
+from budgetvdr.compress.pooling import Pooling
+from budgetvdr.compress.sap import StructuralPruning
+from budgetvdr.compress.signals import Compression
+from budgetvdr.compress.ward import WardPooling
+from budgetvdr.errors import BudgetVDRError, IndexFormatError
+
+Method = AnchorFold | Clustering | DocPruner | Pooling | RandomSelection | StructuralPruning | WardPooling
+_METHODS: Mapping[str, type[Method]] = {
+    kind.__name__: kind
+    for kind in (AnchorFold, Clustering, DocPruner, Pooling, RandomSelection, StructuralPruning, WardPooling)
+}
+
+
+def to_record(method: Method) -> dict[str, Any]:
+    """Plain JSON values: `method`, `version` and every setting. Two methods that do the same have equal records."""
+    return {"method": type(method).__name__, "version": method.VERSION, **asdict(method)}
+
+
+def from_record(record: Mapping[str, Any]) -> Compression:
+    """The method of a record. Raises IndexFormatError for one that this package does not know, or a later version."""
+    settings = dict(record)
+    name, version = settings.pop("method", None), settings.pop("version", None)
+    kind = _METHODS.get(name) if isinstance(name, str) else None
+    if kind is None or not isinstance(version, int) or version > kind.VERSION:
+        raise IndexFormatError(
+            f"compression {name!r} of version {version!r} is not one this budgetvdr knows; upgrade budgetvdr"
+        )
+    try:
+        return kind(**settings)
+    except (TypeError, BudgetVDRError) as error:
+        raise IndexFormatError(f"the recorded settings of {name} are damaged: {error}") from error

@@ -1,0 +1,276 @@
+"""AnchorFold, stage by stage: numbers worked out by hand, and the paper's formulas as plain loops in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from budgetvdr.compress import AnchorFold, Attention, CompressionError, Signals, Window
+from budgetvdr.compress.anchorfold import assign
+from budgetvdr.compress.grouping import unit
+from budgetvdr.compress.propagation import in_degree, layer_support
+from budgetvdr.compress.signals import centrality
+from budgetvdr.errors import BudgetError, EncodingError
+
+Array = npt.NDArray[np.float64]
+
+
+def rows(*values: list[float]) -> npt.NDArray[np.float32]:
+    return np.array(values, np.float32)
+
+
+def random_page(count: int, dim: int = 8, seed: int = 0) -> Signals:
+    random = np.random.default_rng(seed)
+    vectors = random.standard_normal((count, dim)).astype(np.float32)
+    return Signals(vectors, random.random(count).astype(np.float32) + np.float32(0.01))
+
+
+# The reference: sections 3.2 to 3.4 one sum at a time, on hidden states and with a projection.
+
+
+def reference_centrality(layers: list[Array], steps: int) -> Array:
+    """layers: (H, N, N) each."""
+    shares = []
+    for attention in layers:
+        heads, count, _ = attention.shape
+        states = []
+        for head in attention:
+            graph = [[head[i, j] / sum(head[i, r] for r in range(count)) for j in range(count)] for i in range(count)]
+            state = [1 / count] * count
+            for _ in range(steps):
+                state = [sum(graph[i][j] * state[i] for i in range(count)) for j in range(count)]
+            states.append(state)
+        support = [(sum(states[h][j] ** 2 for h in range(heads)) / heads) ** 0.5 for j in range(count)]
+        shares.append([value / sum(support) for value in support])
+    return np.array([sum(share[j] for share in shares) / len(layers) for j in range(len(shares[0]))])
+
+
+def reference_fold(hidden: Array, project: Array, bias: Array, alpha: Array, kept: int) -> Array:
+    def norm(x: Array) -> Array:
+        return x / np.sqrt((x**2).sum())
+
+    units = [norm(project @ z + bias) for z in hidden]
+    anchors = sorted(sorted(range(len(alpha)), key=lambda j: (-alpha[j], j))[:kept])
+    members = {anchor: [anchor] for anchor in anchors}
+    for i in range(len(hidden)):
+        if i not in anchors:
+            members[max(anchors, key=lambda c: (units[i] @ units[c], -c))].append(i)
+    folded = []
+    for group in members.values():
+        mean = sum(alpha[i] * hidden[i] for i in group) / sum(alpha[i] for i in group)
+        folded.append(norm(project @ mean + bias))
+    return np.array(folded)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+@pytest.mark.parametrize("steps", [1, 2, 6])
+def test_centrality_equals_the_formulas(count: int, steps: int) -> None:
+    random = np.random.default_rng(count)
+    layers = [random.random((3, count, count)) ** 4 for _ in range(2)]
+    support = np.array([layer_support(layer, steps)[-1] for layer in layers])
+    np.testing.assert_allclose(centrality(support), reference_centrality(layers, steps), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (9, 1), (40, 8), (40, 40)])
+def test_folding_the_projections_equals_projecting_the_folds(count: int, kept: int) -> None:
+    random = np.random.default_rng(kept)
+    hidden, alpha = random.standard_normal((count, 12)), random.random(count)
+    project, bias = random.standard_normal((6, 12)), random.standard_normal(6)
+    page = Signals((hidden @ project.T + bias).astype(np.float32), alpha.astype(np.float32))
+    expected = reference_fold(hidden, project, bias, alpha, kept)
+    np.testing.assert_allclose(AnchorFold(cap=kept).compress(page).vectors, expected, atol=1e-5)
+
+
+# By hand.
+
+
+def test_two_steps_on_three_tokens() -> None:
+    # Rows scaled to one: [1 0 0], [1/2 1/2 0], [0 1 0]. From (1/3, 1/3, 1/3) the columns give (1/2, 1/2, 0); from
+    # there (3/4, 1/4, 0).
+    head = np.array([[[2.0, 0, 0], [3, 3, 0], [0, 5, 0]]])
+    np.testing.assert_allclose(layer_support(head, 2), [[0.5, 0.5, 0], [0.75, 0.25, 0]], atol=1e-7)
+    np.testing.assert_allclose(in_degree(head), [0.5, 0.5, 0], atol=1e-7)
+
+
+def test_heads_meet_in_their_root_mean_square() -> None:
+    # One head gives (1, 0), the other (1/2, 1/2): sqrt((1 + 1/4) / 2) and sqrt((0 + 1/4) / 2).
+    heads = np.array([[[1.0, 0], [1, 0]], [[1, 1], [1, 1]]])
+    np.testing.assert_allclose(layer_support(heads, 1), [[0.625**0.5, 0.125**0.5]], atol=1e-7)
+    np.testing.assert_allclose(in_degree(heads), [0.75, 0.25], atol=1e-7)
+
+
+def test_each_layer_counts_by_its_shares() -> None:
+    # (1, 3) is (1/4, 3/4) and (20, 20) is (1/2, 1/2), whatever their size.
+    np.testing.assert_allclose(centrality(rows([1, 3], [20, 20])), [0.375, 0.625], atol=1e-7)
+
+
+def test_a_layer_without_support_counts_as_uniform() -> None:
+    np.testing.assert_allclose(centrality(rows([0, 0], [1, 3])), [0.375, 0.625], atol=1e-7)
+
+
+def test_a_row_of_zeros_passes_nothing_on() -> None:
+    head = np.array([[[0.0, 0], [1, 0]]])
+    np.testing.assert_allclose(layer_support(head, 2), [[0.5, 0], [0, 0]], atol=1e-7)
+
+
+def test_four_tokens_fold_into_two() -> None:
+    # Anchors are tokens 1 and 3. Token 0 points as token 1 does; token 2 is nearer to token 3. The first group weighs
+    # (4, 0) by 1 and (2, 0) by 3, the second (0, 1) by 1 and (0, 4) by 2, plus nothing else.
+    vectors = rows([4, 0], [2, 0], [1, 8], [0, 4])
+    page = Signals(vectors, np.array([1, 3, 1, 2], np.float32))
+    result = AnchorFold(gamma=0.5).compress(page)
+    assert result.groups.tolist() == [0, 0, 1, 1]
+    # (1/3) (1, 8) + (2/3) (0, 4) = (1/3, 16/3), of length sqrt(257) / 3.
+    np.testing.assert_allclose(result.vectors, [[1, 0], [1 / 257**0.5, 16 / 257**0.5]], atol=1e-6)
+
+
+def test_weights_are_taken_before_scaling() -> None:
+    # Weighing unit vectors would give (1, 1) / sqrt(2).
+    page = Signals(rows([3, 0], [0, 1]), np.ones(2, np.float32))
+    np.testing.assert_allclose(AnchorFold(cap=1).compress(page).vectors, rows([3, 1]) / 10**0.5, atol=1e-6)
+
+
+def test_ablations_change_one_thing_each() -> None:
+    page = Signals(rows([1, 0], [0, 1], [0.2, 1]), np.array([3, 2, 1], np.float32))
+    np.testing.assert_allclose(AnchorFold(cap=2, folding=False).compress(page).vectors, [[1, 0], [0, 1]])
+    assert AnchorFold(cap=2, folding=False).compress(page).groups.tolist() == [0, 1, -1]
+    uniform = AnchorFold(cap=2, weights="uniform").compress(page).vectors
+    np.testing.assert_allclose(uniform[1], np.array([0.1, 1]) / 1.01**0.5, atol=1e-6)
+    weighted = AnchorFold(cap=2).compress(page).vectors
+    np.testing.assert_allclose(weighted[1], np.array([0.2 / 3, 1]) / (1 + (0.2 / 3) ** 2) ** 0.5, atol=1e-6)
+    window = Window(2, 3, steps=6)
+    assert AnchorFold(cap=2).asks(window, 6) == window
+    assert AnchorFold(cap=2, steps=1).asks(window, 6) == Window(2, 3, steps=1)
+
+
+def test_random_anchors_ignore_centrality() -> None:
+    page, other = random_page(30), random_page(30, seed=0)
+    settings = AnchorFold(gamma=0.2, anchors="random", weights="uniform")
+    blind = Signals(other.vectors)
+    assert settings.compress(page).groups.tolist() == settings.compress(blind).groups.tolist()
+    assert settings.compress(page).groups.tolist() != AnchorFold(gamma=0.2).compress(page).groups.tolist()
+
+
+# What must hold of any page.
+
+
+def test_keeping_all_changes_nothing() -> None:
+    page = random_page(50)
+    result = AnchorFold(gamma=1.0).compress(page)
+    full = page.vectors / np.linalg.norm(page.vectors, axis=1, keepdims=True)
+    assert result.vectors.astype(np.float16).tobytes() == full.astype(np.float16).tobytes()
+    assert result.groups.tolist() == list(range(50))
+
+
+def test_the_order_of_tokens_does_not_matter() -> None:
+    page = random_page(60)
+    shuffle = np.random.default_rng(1).permutation(60)
+    assert page.centrality is not None
+    moved = Signals(page.vectors[shuffle], page.centrality[shuffle])
+    here, there = AnchorFold(gamma=0.1).compress(page), AnchorFold(gamma=0.1).compress(moved)
+    # Tokens that shared a vector still do, and the vector is the same.
+    np.testing.assert_allclose(here.vectors[here.groups[shuffle]], there.vectors[there.groups], atol=1e-6)
+
+
+def test_equal_centralities_prefer_earlier_tokens() -> None:
+    page = Signals(unit(random_page(5).vectors), np.ones(5, np.float32))
+    groups = AnchorFold(cap=2).compress(page).groups
+    assert groups[0] == 0 and groups[1] == 1
+
+
+def test_equal_similarities_prefer_the_earlier_anchor() -> None:
+    page = Signals(rows([1, 0], [0, 1], [1, 1]), np.array([2, 2, 1], np.float32))
+    assert AnchorFold(cap=2).compress(page).groups.tolist() == [0, 1, 0]
+    # An anchor stands for itself even where it equals another one.
+    twins = Signals(rows([1, 0], [1, 0], [1, 0]), np.array([2, 2, 1], np.float32))
+    assert AnchorFold(cap=2).compress(twins).groups.tolist() == [0, 1, 0]
+
+
+def test_one_anchor_takes_all() -> None:
+    result = AnchorFold(gamma=1e-6).compress(random_page(30))
+    assert result.vectors.shape == (1, 8) and result.groups.tolist() == [0] * 30
+
+
+def test_one_token_and_none() -> None:
+    assert AnchorFold(gamma=0.05).compress(random_page(1)).groups.tolist() == [0]
+    nothing = AnchorFold(gamma=0.05).compress(Signals.of(np.zeros((0, 8), np.float32), []))
+    assert nothing.vectors.shape == (0, 8) and nothing.groups.shape == (0,)
+
+
+def test_zero_vectors_and_zero_centralities() -> None:
+    zeros = Signals(np.zeros((4, 3), np.float32), np.zeros(4, np.float32))
+    assert not AnchorFold(cap=2).compress(zeros).vectors.any()
+    mixed = Signals(rows([1, 0], [0, 0], [0, 1]), np.array([0, 0, 0], np.float32))
+    # All are anchored at the first token; without weights they count alike.
+    np.testing.assert_allclose(AnchorFold(cap=1).compress(mixed).vectors, [[0.5**0.5, 0.5**0.5]], atol=1e-6)
+
+
+def test_long_pages_are_assigned_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    units = unit(random_page(100).vectors)
+    anchors = np.arange(0, 100, 7)
+    whole = assign(units, anchors)
+    monkeypatch.setattr("budgetvdr.compress.anchorfold._BLOCK", 40)
+    assert assign(units, anchors).tolist() == whole.tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_damaged_attention_is_refused(bad: float) -> None:
+    scores = np.array([1, bad, 1], np.float32)
+    with pytest.raises(EncodingError, match="centrality to be finite"):
+        Signals(np.ones((3, 2), np.float32), scores)
+    attention = np.full((1, 2, 2), 0.5)
+    attention[0, 0, 1] = bad
+    with pytest.raises(EncodingError, match="attention that is finite"):
+        layer_support(attention, 2)
+    for damaged in ("support", "in_degree", "from_global"):
+        parts = {name: np.ones((1, 3), np.float32) for name in Attention.__slots__}
+        parts[damaged][0, 1] = bad
+        with pytest.raises(EncodingError, match=damaged):
+            Signals.of(np.ones((3, 2), np.float32), [Attention(**parts)])
+
+
+def test_missing_centrality_is_named() -> None:
+    with pytest.raises(CompressionError, match="AnchorFold needs centrality"):
+        AnchorFold(gamma=0.2).compress(Signals(np.ones((3, 2), np.float32)))
+
+
+def test_wrong_shapes_are_refused() -> None:
+    with pytest.raises(EncodingError, match="one value a vector"):
+        Signals(np.ones((3, 2), np.float32), np.ones(2, np.float32))
+    with pytest.raises(EncodingError, match="expected attention"):
+        layer_support(np.ones((2, 3, 4)), 1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({}, {"gamma": 0.2, "cap": 3}, {"gamma": 0.0}, {"gamma": 1.1}, {"gamma": float("nan")}, {"cap": 0}),
+        *({"gamma": 0.2, "steps": 0}, {"gamma": 0.2, "anchors": "best"}, {"gamma": 0.2, "weights": "none"}),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(BudgetError):
+        AnchorFold(**settings)  # type: ignore[arg-type]
+
+
+# Pages read in several windows.
+
+
+def test_windows_are_blocks_of_one_attention_matrix() -> None:
+    random = np.random.default_rng(3)
+    sizes, heads, steps = (5, 2, 9), 4, 3
+    whole, windows, at = np.zeros((2, heads, 16, 16)), [], 0
+    for size in sizes:
+        blocks = random.random((2, heads, size, size)) ** 3
+        whole[:, :, at : at + size, at : at + size] = blocks
+        support = np.array([layer_support(block, steps)[-1] for block in blocks])
+        degrees = np.array([in_degree(block) for block in blocks])
+        windows.append(Attention(support, degrees, np.full((2, size), 1 / size, np.float32)))
+        at += size
+    page = Signals.of(np.ones((16, 2), np.float32), windows)
+    np.testing.assert_allclose(page.centrality, reference_centrality(list(whole), steps), rtol=1e-5)
+    expected = np.mean([in_degree(layer) for layer in whole], axis=0)
+    assert page.in_degree is not None and page.from_global is not None
+    np.testing.assert_allclose(page.in_degree, expected, rtol=1e-5)
+    np.testing.assert_allclose(page.from_global, np.full(16, 1 / 16), rtol=1e-6)

@@ -1,0 +1,244 @@
+"""The other methods of compression: numbers worked out by hand, and what holds of all of them."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from budgetvdr.compress import (
+    AnchorFold,
+    Clustering,
+    CompressionError,
+    DocPruner,
+    Pooling,
+    RandomSelection,
+    Signals,
+    StructuralPruning,
+    WardPooling,
+    Window,
+)
+from budgetvdr.compress.grouping import fold, numbered, unit
+from budgetvdr.compress.record import Method, from_record, to_record
+from budgetvdr.compress.size import Sized
+from budgetvdr.errors import BudgetError, IndexFormatError, MissingExtraError
+
+SIZED: list[Callable[..., Method]] = [
+    AnchorFold,
+    StructuralPruning,
+    Pooling,
+    RandomSelection,
+    Clustering,
+    WardPooling,
+]
+
+
+@pytest.fixture(autouse=True)
+def extras(request: pytest.FixtureRequest) -> None:
+    if "without" not in request.node.name:
+        pytest.importorskip("sklearn", reason="the extra compress is not installed")
+        pytest.importorskip("scipy", reason="the extra compress is not installed")
+
+
+def page_of(count: int, seed: int = 0, dim: int = 8) -> Signals:
+    random = np.random.default_rng(seed)
+    scores = [random.random(count).astype(np.float32) for _ in range(3)]
+    return Signals(random.standard_normal((count, dim)).astype(np.float32), *scores)
+
+
+def scored(**scores: list[float]) -> Signals:
+    count = len(next(iter(scores.values())))
+    return Signals(np.eye(count, dtype=np.float32), **{k: np.array(v, np.float32) for k, v in scores.items()})
+
+
+@pytest.mark.parametrize("method", SIZED)
+@pytest.mark.parametrize(("count", "gamma", "expected"), [(30, 0.1, 3), (31, 0.1, 4), (7, 0.05, 1), (1, 0.5, 1)])
+def test_the_number_kept(method: Callable[..., Method], count: int, gamma: float, expected: int) -> None:
+    result = method(gamma=gamma).compress(page_of(count))
+    assert result.vectors.shape == (expected, 8)
+    np.testing.assert_allclose(np.linalg.norm(result.vectors, axis=1), 1, atol=1e-5)
+    stored = result.groups[result.groups >= 0]
+    assert result.groups.shape == (count,) and set(stored.tolist()) == set(range(expected))
+    # In the order of the page.
+    assert method(cap=5).compress(page_of(20)).vectors.shape == (5, 8)
+
+
+@pytest.mark.parametrize("method", SIZED)
+def test_keeping_all_changes_no_bit(method: Callable[..., Method]) -> None:
+    page = page_of(40)
+    result = method(gamma=1.0).compress(page)
+    expected = page.vectors / np.linalg.norm(page.vectors, axis=1, keepdims=True)
+    # Means of unit vectors scale them twice, which may move the last bit of float32.
+    assert result.vectors.astype(np.float16).tobytes() == expected.astype(np.float16).tobytes()
+    assert result.groups.tolist() == list(range(40))
+
+
+@pytest.mark.parametrize("method", SIZED)
+def test_a_page_without_tokens(method: Callable[..., Method]) -> None:
+    nothing = Signals.of(np.zeros((0, 8), np.float32), [])
+    result = method(gamma=0.2).compress(nothing)
+    assert result.vectors.shape == (0, 8) and result.groups.shape == (0,)
+
+
+@pytest.mark.parametrize("method", SIZED)
+def test_the_same_page_gives_the_same_vectors(method: Callable[..., Method]) -> None:
+    first, second = (method(gamma=0.2).compress(page_of(50)) for _ in range(2))
+    assert first.vectors.tobytes() == second.vectors.tobytes()
+
+
+@pytest.mark.parametrize("method", SIZED)
+def test_equal_vectors_do_not_disturb(method: Callable[..., Method]) -> None:
+    same = page_of(12)
+    page = Signals(np.repeat(same.vectors[:2], 6, axis=0), same.centrality, same.in_degree, same.from_global)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = method(gamma=0.5).compress(page)
+    assert 1 <= len(result.vectors) <= 6 and np.isfinite(result.vectors).all()
+
+
+def test_structural_pruning_keeps_the_most_attended() -> None:
+    result = StructuralPruning(gamma=0.5).compress(scored(in_degree=[0.1, 0.4, 0.1, 0.4]))
+    assert result.groups.tolist() == [-1, 0, -1, 1]
+    assert StructuralPruning(gamma=0.5).asks(Window(2, 3, 6), 6) == Window(2, 3, 1)
+    with pytest.raises(CompressionError, match="StructuralPruning needs in_degree"):
+        StructuralPruning(gamma=0.5).compress(Signals(np.ones((2, 2), np.float32)))
+
+
+def test_docpruner_keeps_what_stands_out() -> None:
+    # Mean 2, standard deviation sqrt(3): the last stands 3 / sqrt(3) = 1.73 above, the others 0.58 below.
+    page = scored(from_global=[1, 1, 1, 5])
+    assert DocPruner(threshold=0).compress(page).groups.tolist() == [-1, -1, -1, 0]
+    assert DocPruner(threshold=-1).compress(page).groups.tolist() == [0, 1, 2, 3]
+    # Above every token: the best one stays.
+    assert DocPruner(threshold=2).compress(page).groups.tolist() == [-1, -1, -1, 0]
+    flat = scored(from_global=[1, 1])
+    assert DocPruner(threshold=0).compress(flat).groups.tolist() == [0, -1]
+    assert DocPruner(threshold=-0.1).compress(flat).groups.tolist() == [0, 1]
+    assert DocPruner(threshold=0).asks(Window(2, 3, 6), 6) == Window(5, 5)
+    with pytest.raises(CompressionError, match="DocPruner needs from_global"):
+        DocPruner(threshold=0).compress(Signals(np.ones((2, 2), np.float32)))
+    with pytest.raises(BudgetError, match="finite"):
+        DocPruner(threshold=float("nan"))
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.1, 0.2, 0.5, 1.0])
+def test_docpruner_meets_its_ratio_over_pages_not_on_each(gamma: float) -> None:
+    pages = [page_of(count, seed=count) for count in (50, 120, 430, 400)]
+    # Attention as it is: few tokens get most of it.
+    pages = [Signals(p.vectors, from_global=p.from_global**power) for power, p in enumerate(pages, 2)]  # type: ignore[operator]
+    method = DocPruner.at_ratio(gamma, [page.from_global for page in pages if page.from_global is not None])
+    kept = [len(method.compress(page).vectors) for page in pages]
+    assert sum(kept) == round(gamma * 1000)
+    shares = {round(k / len(page.vectors), 3) for k, page in zip(kept, pages, strict=True)}
+    assert gamma == 1 or len(shares) > 1
+
+
+def test_docpruner_needs_pages_to_calibrate() -> None:
+    with pytest.raises(BudgetError, match="calibration pages"):
+        DocPruner.at_ratio(0.5, [np.zeros(0, np.float32)])
+    with pytest.raises(BudgetError, match="gamma"):
+        DocPruner.at_ratio(0, [np.ones(3, np.float32)])
+
+
+def test_pooling_takes_neighbours() -> None:
+    page = Signals(np.array([[2, 0], [0, 5], [0, 1], [3, 0], [1, 0]], np.float32))
+    result = Pooling(cap=2).compress(page)
+    assert result.groups.tolist() == [0, 0, 0, 1, 1]
+    # Unit vectors (1, 0), (0, 1), (0, 1) have the direction (1, 2).
+    np.testing.assert_allclose(result.vectors, [[1 / 5**0.5, 2 / 5**0.5], [1, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("method", [Clustering, WardPooling])
+def test_groups_are_those_of_the_directions(method: Callable[..., Method]) -> None:
+    random = np.random.default_rng(0)
+    directions = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]])[[2, 0, 1, 0, 2, 1, 1, 0]]
+    vectors = (directions + 0.05 * random.standard_normal((8, 3))) * random.uniform(0.5, 3, (8, 1))
+    result = method(cap=3).compress(Signals(vectors.astype(np.float32)))
+    assert result.groups.tolist() == [0, 1, 2, 1, 0, 2, 2, 1]
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    mean = units[[0, 4]].mean(axis=0)
+    np.testing.assert_allclose(result.vectors[0], mean / np.linalg.norm(mean), atol=1e-6)
+
+
+def test_ward_pooling_groups_as_the_square_of_distances_does() -> None:
+    hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
+    units = unit(page_of(40).vectors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = hierarchy.linkage(1 - units @ units.T, metric="euclidean", method="ward")
+    expected = hierarchy.fcluster(tree, t=10, criterion="maxclust")
+    assert WardPooling(gamma=0.25).compress(Signals(units)).groups.tolist() == numbered(expected).tolist()
+
+
+def test_random_selection_differs_by_seed() -> None:
+    page = page_of(100)
+    first, second = (RandomSelection(gamma=0.1, seed=seed).compress(page).groups.tolist() for seed in (0, 1))
+    assert first != second
+
+
+def test_numbered_has_no_gaps_and_keeps_the_order() -> None:
+    assert numbered(np.array([7, 2, 7, 9, 2])).tolist() == [0, 1, 0, 2, 1]
+    assert numbered(np.zeros(0, np.int64)).tolist() == []
+
+
+def test_fold_ignores_weights_that_are_all_zero() -> None:
+    vectors = np.array([[1, 0], [0, 1], [1, 0]], np.float32)
+    result = fold(vectors, np.array([0, 0, 1], np.int32), np.array([0, 0, 0], np.float32))
+    np.testing.assert_allclose(result.vectors, [[0.5**0.5, 0.5**0.5], [1, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "gamma", "expected"), [(30, 0.1, 3), (35, 0.2, 7), (10, 1 / 3, 4), (0, 0.5, 0)])
+def test_shares_are_rounded_up_without_float_noise(count: int, gamma: float, expected: int) -> None:
+    assert Sized(gamma=gamma).size(count) == expected
+
+
+METHODS: list[Method] = [
+    AnchorFold(gamma=0.2, steps=3, anchors="random", folding=False, weights="uniform"),
+    StructuralPruning(cap=64),
+    DocPruner(threshold=-0.1),
+    Pooling(gamma=0.5),
+    RandomSelection(gamma=0.5, seed=4),
+    Clustering(gamma=0.5, seed=4),
+    WardPooling(gamma=0.5),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_records_read_back(method: Method) -> None:
+    record = json.loads(json.dumps(to_record(method)))
+    assert from_record(record) == method
+    assert record["method"] == type(method).__name__ and record["version"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"method": "Newer"}, {"method": ["AnchorFold"]}, {"version": 2}, {"version": None}, {"gamma": 3}, {"other": 1}],
+)
+def test_unknown_records_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(IndexFormatError):
+        from_record(to_record(AnchorFold(gamma=0.2)) | change)
+
+
+@pytest.mark.parametrize("method", [Clustering, WardPooling])
+def test_without_the_extra(method: Callable[..., Method], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def blocked(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".", maxsplit=1)[0] in ("sklearn", "scipy"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", blocked)
+    with pytest.raises(MissingExtraError, match=r'pip install "budgetvdr\[compress\]"'):
+        method(gamma=0.5).compress(page_of(6))
+
+
+def test_scores_of_other_dtypes_are_no_trouble() -> None:
+    scores: npt.NDArray[Any] = np.array([3, 1, 2], np.float16)
+    assert StructuralPruning(cap=1).compress(Signals(np.eye(3, dtype=np.float32), in_degree=scores)).groups[0] == 0
