@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -59,6 +59,12 @@ _CONTRIB = "com.microsoft"
 _OPSETS = (("", 20), (_CONTRIB, 1))
 _WEIGHT_LIMIT = 64
 _ACTIVATION_LIMIT = 127
+# What a page graph tells of its attention, and the shapes: S layers selected, K steps, n tokens.
+_STATISTICS: Mapping[str, list[str | int]] = {
+    "support": ["S", "K", "n"],
+    "in_degree": ["S", "n"],
+    "from_start": ["S", "n"],
+}
 
 Precision = Literal["int8", "float32"]
 Array = npt.NDArray[Any]
@@ -109,7 +115,16 @@ class Graph:
     initializers: dict[str, TensorProto] = field(default_factory=dict)
 
     def build(self, depth: int, exits: Sequence[int]) -> onnx.ModelProto:
-        """Input `ids` (1, T) int64; one output `exit_d` (1, T, hidden) float32 for every exit up to `depth`."""
+        """Input `ids` (1, T) int64; one output `exit_d` (1, T, hidden) float32 for every exit up to `depth`.
+
+        Beside them, for page compression, statistics of the attention among the n = T - 2 tokens between the marks of
+        start and end (see `attention`): `support` (S, K, n), `in_degree` (S, n) and `from_start` (S, n) of the S layers
+        that `layers` (depth,) bool selects, after each of `steps` () int64 steps. These two inputs may be left out:
+        no layer is selected then, and nothing computed.
+        """
+        # An initializer that is an input too is that input's default.
+        self.constant("layers", np.zeros(depth, np.bool_))
+        self.constant("steps", np.array(1, np.int64))
         state = self.embeddings()
         outputs = []
         for layer in range(depth):
@@ -118,11 +133,19 @@ class Graph:
                 outputs.append(f"exit_{layer + 1}")
                 self.op("Identity", [state], outputs[-1])
         hidden = self.source["embeddings.LayerNorm.weight"].shape[0]
+        results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "T", hidden]) for name in outputs]
+        for name, shape in _STATISTICS.items():
+            self.op("Concat", [f"encoder.layer.{layer}.{name}" for layer in range(depth)], name, axis=0)
+            results.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
         graph = helper.make_graph(
             self.nodes,
             f"reader_depth_{depth}",
-            [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, "T"])],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "T", hidden]) for name in outputs],
+            [
+                helper.make_tensor_value_info("ids", TensorProto.INT64, [1, "T"]),
+                helper.make_tensor_value_info("layers", TensorProto.BOOL, [depth]),
+                helper.make_tensor_value_info("steps", TensorProto.INT64, []),
+            ],
+            results,
             list(self.initializers.values()),
         )
         opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS]
@@ -158,6 +181,7 @@ class Graph:
         projected = self.linear(state, prefix + "qkv", weight, bias)
         parts = [f"{prefix}{part}" for part in "qkv"]
         self.nodes.append(helper.make_node("Split", [projected], parts, name=prefix + "split", axis=-1, num_outputs=3))
+        self.attention(prefix, index)
         attended = self.op("MultiHeadAttention", parts, prefix + "attended", _CONTRIB, num_heads=self.heads)
         output = self.linear(attended, prefix + "attention.output.dense")
         state = self.normalised(output, state, prefix + "attention.output.LayerNorm")
@@ -166,6 +190,100 @@ class Graph:
         inner = self.op("Gelu", [inner], prefix + "gelu", _CONTRIB)
         output = self.linear(inner, prefix + "output.dense", per_token=True)
         return self.normalised(output, state, prefix + "output.LayerNorm")
+
+    def attention(self, prefix: str, index: int) -> None:
+        """What one layer adds to each of the statistics; where it is not selected, arrays for no layer."""
+        at = self.constant(f"number.{index}", np.array(index, np.int64))
+        selected = self.op("Gather", ["layers", at], prefix + "selected")
+        results = [prefix + name for name in _STATISTICS]
+        branches = {
+            "then_branch": self.subgraph(prefix + "measured.", [], lambda scope: self.measured(prefix, scope)),
+            "else_branch": self.subgraph(prefix + "skipped.", [], lambda scope: self.skipped(prefix, scope)),
+        }
+        self.nodes.append(helper.make_node("If", [selected], results, name=prefix + "if_selected", **branches))
+
+    def measured(self, layer: str, scope: str) -> list[str]:
+        """support (1, K, n), in_degree (1, n) and from_start (1, n) of one layer.
+
+        The graph of a head is its attention among the tokens, each row divided by its sum: that is the softmax over
+        the tokens alone, without the marks (AnchorFold, section 3.2). `support` is the root mean square over heads
+        after 1..K steps from the uniform distribution, `in_degree` the mean over heads after the first; `from_start`
+        is the mean over heads of what the mark of start pays to each token, both marks within its softmax.
+        """
+        by_head = self.constant("by_head", np.array([0, 0, self.heads, -1], np.int64))
+        size = self.source["embeddings.LayerNorm.weight"].shape[0] // self.heads
+        # (1, heads, T, d) and (1, heads, d, T)
+        queries = self.op("Mul", [layer + "q", self.constant("head_scale", np.float32(size**-0.5))], scope + "q")
+        queries = self.op("Reshape", [queries, by_head], scope + "q.parts")
+        queries = self.op("Transpose", [queries], scope + "q.heads", perm=[0, 2, 1, 3])
+        keys = self.op("Reshape", [layer + "k", by_head], scope + "k.parts")
+        keys = self.op("Transpose", [keys], scope + "k.heads", perm=[0, 2, 3, 1])
+        start = self.cut(queries, 2, 0, 1, scope + "start.q")
+        start = self.op("Softmax", [self.op("MatMul", [start, keys], scope + "start.logits")], scope + "start.all")
+        start = self.cut(start, 3, 1, -1, scope + "start.tokens")
+        inner = [self.cut(queries, 2, 1, -1, scope + "tokens.q"), self.cut(keys, 3, 1, -1, scope + "tokens.k")]
+        graph = self.op("Softmax", [self.op("MatMul", inner, scope + "logits")], scope + "graph")
+        from_start = self.op("ReduceMean", [start, self.axes(1, 2)], scope + "from_start", keepdims=0)
+        return [*self.propagated(scope, graph), from_start]
+
+    def propagated(self, scope: str, graph: str) -> tuple[str, str]:
+        """support (1, K, n) and in_degree (1, n): a loop whose every turn takes one step and notes where it led."""
+        state, going = scope + "loop.state", scope + "loop.going"
+
+        def turn(scope: str) -> list[str]:
+            stepped = self.op("MatMul", [state, graph], scope + "stepped")
+            squares = self.op("Mul", [stepped, stepped], scope + "squares")
+            square = self.op("ReduceMean", [squares, self.axes(0, 1, 2)], scope + "square", keepdims=0)
+            mean = self.op("ReduceMean", [stepped, self.axes(0, 1, 2)], scope + "mean", keepdims=0)
+            go_on = self.op("Identity", [going], scope + "go_on")
+            return [go_on, stepped, self.op("Sqrt", [square], scope + "root"), mean]
+
+        count = self.op("Shape", [graph], scope + "count", start=3, end=4)
+        one_row = self.constant("one_row", np.array([1, self.heads, 1], np.int64))
+        shape = self.op("Concat", [one_row, count], scope + "shape", axis=0)
+        count = self.op("Cast", [count], scope + "count.float", to=TensorProto.FLOAT)
+        uniform = self.op("Expand", [self.op("Reciprocal", [count], scope + "share"), shape], scope + "uniform")
+        inputs = [
+            helper.make_tensor_value_info(scope + "loop.turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info(going, TensorProto.BOOL, []),
+            helper.make_tensor_value_info(state, TensorProto.FLOAT, [1, self.heads, 1, "n"]),
+        ]
+        body = self.subgraph(scope + "loop.", inputs, turn)
+        final, roots, means = (scope + name for name in ("final", "roots", "means"))
+        always = self.constant("always", np.array(True))
+        loop = helper.make_node("Loop", ["steps", always, uniform], [final, roots, means], scope + "loop", body=body)
+        self.nodes.append(loop)
+        support = self.op("Unsqueeze", [roots, self.axes(0)], scope + "support")
+        return support, self.cut(means, 0, 0, 1, scope + "in_degree")
+
+    def skipped(self, layer: str, scope: str) -> list[str]:
+        """The same for no layer: (0, K, n), (0, n) and (0, n)."""
+        none = self.constant("zero", np.zeros(1, np.int64))
+        length = self.op("Shape", [layer + "q"], scope + "length", start=1, end=2)
+        between = self.op("Sub", [length, self.constant("marks", np.array([2], np.int64))], scope + "between")
+        count = self.op("Max", [between, none], scope + "count")
+        steps = self.op("Unsqueeze", ["steps", self.axes(0)], scope + "step_count")
+        flat = self.op("Concat", [none, count], scope + "flat", axis=0)
+        deep = self.op("Concat", [none, steps, count], scope + "deep", axis=0)
+        return [self.op("ConstantOfShape", [shape], f"{scope}{n}") for n, shape in enumerate((deep, flat, flat))]
+
+    def subgraph(
+        self, scope: str, inputs: Sequence[onnx.ValueInfoProto], fill: Callable[[str], Sequence[str]]
+    ) -> onnx.GraphProto:
+        """A graph inside a node. fill: appends its nodes, whose names begin with scope, and returns its outputs."""
+        outside, self.nodes = self.nodes, []
+        outputs = [onnx.ValueInfoProto(name=name) for name in fill(scope)]
+        inside, self.nodes = self.nodes, outside
+        return helper.make_graph(inside, scope.rstrip("."), list(inputs), outputs)
+
+    def cut(self, x: str, axis: int, start: int, end: int, name: str) -> str:
+        """x[start:end] along an axis."""
+        bounds = [self.constant(f"at.{value}", np.array([value], np.int64)) for value in (start, end)]
+        return self.op("Slice", [x, *bounds, self.axes(axis)], name)
+
+    def axes(self, *numbers: int) -> str:
+        """Axes as reductions and slices take them."""
+        return self.constant("axes." + ".".join(map(str, numbers)), np.array(numbers, np.int64))
 
     def linear(
         self, x: str, name: str, weight: Floats | None = None, bias: Floats | None = None, *, per_token: bool = False

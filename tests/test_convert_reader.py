@@ -11,9 +11,11 @@ import pytest
 import tiny_bert
 
 from budgetvdr.bundle import load_manifest, verify_files
+from budgetvdr.compress.propagation import in_degree, layer_support
 from budgetvdr.encoders.onnx import Sessions
 
 EXITS = ("exit_1", "exit_2", "exit_3")
+STATISTICS = ("support", "in_degree", "from_start")
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +31,10 @@ def exact(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def small(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bert.write_bundle(tmp_path_factory.mktemp("small"), source, precision="int8")
+
+
+def layers(*selected: int) -> npt.NDArray[np.bool_]:
+    return np.isin(np.arange(tiny_bert.LAYERS), selected)
 
 
 def random_ids(length: int, seed: int = 0) -> npt.NDArray[np.int64]:
@@ -52,6 +58,44 @@ def test_integers_keep_the_directions(source: Path, small: Path, length: int) ->
         assert ((state[0] * expected).sum(1) / lengths).min() > 0.99
 
 
+@pytest.mark.parametrize("length", [3, 4, 17, 256])
+def test_statistics_equal_those_of_the_plain_attention(source: Path, exact: Path, length: int) -> None:
+    ids = random_ids(length, seed=length)
+    given = {"ids": ids[None], "layers": layers(0, 2), "steps": np.array(4)}
+    support, degrees, starts = Sessions(exact).run("depth_3.onnx", given, STATISTICS)
+    assert support.shape == (2, 4, length - 2) and degrees.shape == starts.shape == (2, length - 2)
+    for place, layer in enumerate((0, 2)):
+        attention = tiny_bert.attention(source, ids)[layer]
+        among_tokens = attention[:, 1:-1, 1:-1]
+        np.testing.assert_allclose(support[place], layer_support(among_tokens, 4), rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(degrees[place], in_degree(among_tokens), rtol=1e-3, atol=1e-6)
+        np.testing.assert_allclose(starts[place], attention[:, 0, 1:-1].mean(axis=0), rtol=1e-3, atol=1e-6)
+
+
+def test_without_selected_layers_there_are_no_statistics(small: Path) -> None:
+    for given in ({}, {"layers": layers(), "steps": np.array(5)}):
+        support, degrees, starts = Sessions(small).run(
+            "depth_3.onnx", {"ids": random_ids(9)[None], **given}, STATISTICS
+        )
+        assert support.shape == (0, 5 if given else 1, 7) and degrees.shape == starts.shape == (0, 7)
+
+
+def test_statistics_leave_the_vectors_as_they_are(small: Path) -> None:
+    sessions, ids = Sessions(small), random_ids(60)[None]
+    plain = sessions.run("depth_3.onnx", {"ids": ids}, EXITS)
+    beside = sessions.run("depth_3.onnx", {"ids": ids, "layers": layers(0, 1, 2), "steps": np.array(6)}, EXITS)
+    for expected, found in zip(plain, beside, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_shallow_graph_has_the_statistics_of_its_layers(small: Path) -> None:
+    sessions, ids, steps = Sessions(small), random_ids(40)[None], np.array(3)
+    shallow = sessions.run("depth_2.onnx", {"ids": ids, "layers": layers(1)[:2], "steps": steps}, STATISTICS)
+    deep = sessions.run("depth_3.onnx", {"ids": ids, "layers": layers(1), "steps": steps}, STATISTICS)
+    for expected, found in zip(deep, shallow, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_a_shallow_graph_gives_what_the_deep_one_gives_at_its_exit(small: Path) -> None:
     ids = random_ids(40)[None]
     sessions = Sessions(small)
@@ -63,7 +107,7 @@ def test_a_shallow_graph_gives_what_the_deep_one_gives_at_its_exit(small: Path) 
 
 def test_a_shallow_graph_holds_its_own_layers_only(small: Path) -> None:
     graph = onnx.load(small / "depth_1.onnx", load_external_data=False).graph
-    assert [output.name for output in graph.output] == ["exit_1"]
+    assert [output.name for output in graph.output] == ["exit_1", *STATISTICS]
     assert not any(".layer.1." in tensor.name for tensor in graph.initializer)
 
 

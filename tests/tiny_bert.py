@@ -114,6 +114,15 @@ def save_dequantised(folder: Path, tensors: dict[str, npt.NDArray[Any]], heads: 
 
 def forward(source: Path, ids: npt.NDArray[np.int64]) -> list[Floats]:
     """ids (T,) -> hidden states (T, hidden) after each layer, as the BERT paper has it (arXiv:1810.04805)."""
+    return [state for state, _ in _layers(source, ids)]
+
+
+def attention(source: Path, ids: npt.NDArray[np.int64]) -> list[Floats]:
+    """ids (T,) -> attention (heads, T, T) of each layer."""
+    return [weights for _, weights in _layers(source, ids)]
+
+
+def _layers(source: Path, ids: npt.NDArray[np.int64]) -> list[tuple[Floats, Floats]]:
     p = load_file(source / "model.safetensors")
     heads = json.loads((source / "config.json").read_text())["num_attention_heads"]
 
@@ -133,16 +142,18 @@ def forward(source: Path, ids: npt.NDArray[np.int64]) -> list[Floats]:
             linear(x, f"{at}attention.self.{part}").reshape(len(ids), heads, -1) for part in ("query", "key", "value")
         )
         attended = np.empty_like(q)
+        attention = np.empty((heads, len(ids), len(ids)), np.float32)
         for head in range(heads):
             logits = q[:, head] @ k[:, head].T / np.sqrt(q.shape[2])
             weights = np.exp(logits - logits.max(-1, keepdims=True))
-            attended[:, head] = weights / weights.sum(-1, keepdims=True) @ v[:, head]
+            attention[head] = weights / weights.sum(-1, keepdims=True)
+            attended[:, head] = attention[head] @ v[:, head]
         output = linear(attended.reshape(len(ids), -1), at + "attention.output.dense")
         x = norm(x + output, at + "attention.output.LayerNorm")
         inner = linear(x, at + "intermediate.dense")
         inner = inner * 0.5 * (1 + _erf(inner / np.sqrt(2)))
         x = norm(x + linear(inner, at + "output.dense"), at + "output.LayerNorm")
-        states.append(x)
+        states.append((x, attention))
     return states
 
 
