@@ -6,7 +6,10 @@ lists. Pages that the lists do not know, because they came later, are always pro
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -26,8 +29,10 @@ from budgetvdr.similarity.centroids import (
     train,
 )
 from budgetvdr.similarity.maxsim import Float, unit_prefix
-from budgetvdr.store import PageCodes, RowAddresses, Slab, Snapshot, Store
+from budgetvdr.store import PageCodes, RoutesError, RowAddresses, Slab, Snapshot, Store
 from budgetvdr.store import Routes as StoredRoutes
+
+_log = logging.getLogger(__name__)
 
 LEAST_VECTORS: Final = 4_000_000
 """Vectors of an index from which proposing pages takes less time than scanning all of them."""
@@ -38,22 +43,35 @@ _OUTGROWN: Final = 4
 MANY_NEW: Final = 2048
 """New pages, which are part of every search, from which it pays to add them, and to look whether another has."""
 _BATCH_PAGES: Final = 256
+# Seconds until it is looked again whether another process has made a first stage, which takes a millisecond on a local
+# disk and some requests on an object store.
+_LOOK_AGAIN: Final = 10.0
 
 
 def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
     """Adds the pages that the first stage of a depth does not know; make: makes it where there is none.
 
     To make it, the leading components are read twice, once for a sample and once to find the centroid nearest to every
-    vector. It is made anew for an index that has grown fourfold since. Raises StorageError, ReadOnlyError.
+    vector. It is made anew for an index that has grown fourfold since, and where it is damaged. In memory are a sample
+    of at most 16 vectors for each of 65,536 centroids, which training takes about 1.5 GB for at 128 components, and
+    about 6 bytes for each vector of the index.
+
+    Raises StorageError, ReadOnlyError.
     """
     snapshot = store.snapshot()
-    stored, trained_on = snapshot.routes(depth), snapshot.vector_count()
+    trained_on = snapshot.vector_count()
+    try:
+        stored = snapshot.routes(depth)
+    except RoutesError as error:
+        _log.warning("%s; it is made anew", error)
+        store.drop_routes(depth)
+        stored, make = None, True
     if not trained_on or (stored is None and not make):
         return
-    if stored is not None and trained_on <= _OUTGROWN * int(stored.settings["vectors"]):
+    if stored is not None and trained_on <= _OUTGROWN * stored.trained_on:
         if stored.known.all():
             return
-        centroids, trained_on = Centroids.of(stored.centroids), int(stored.settings["vectors"])
+        centroids, trained_on = Centroids.of(stored.centroids), stored.trained_on
         new = stored.addresses[~stored.known]
         batches = (new[start : start + _BATCH_PAGES] for start in range(0, len(new), _BATCH_PAGES))
         slabs: Iterator[Slab] = (snapshot.vectors(batch, depth, _width(snapshot)) for batch in batches)
@@ -71,10 +89,10 @@ def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
         addresses.append(slab.addresses)
         counts.append(np.diff(slab.offsets))
         codes.append(assign(_joined(slab), centroids, pool=pool))
-    ids, revisions = snapshot.names(np.concatenate(addresses))
+    stamps = snapshot.stamps(np.concatenate(addresses))
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
-    pages = PageCodes(ids, revisions, offsets, np.concatenate(codes))
-    store.write_routes(depth, pages, centroids.members, {"vectors": trained_on})
+    pages = PageCodes(snapshot.identity, stamps, offsets, np.concatenate(codes))
+    store.write_routes(depth, pages, centroids.members, trained_on)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +112,11 @@ class _Lists:
     unknown: int
 
     @property
+    def nbytes(self) -> int:
+        """Bytes held in memory."""
+        return self.routes.nbytes + self.addresses.nbytes + self.alive.nbytes + self.new.nbytes
+
+    @property
     def behind(self) -> bool:
         """Whether so many pages came since that the side table may know more."""
         return len(self.new) > self.unknown + min(MANY_NEW, len(self.addresses) // 8)
@@ -103,23 +126,25 @@ class FirstStage:
     """Proposes pages from the side tables of one store. Safe to share between threads."""
 
     def __init__(self) -> None:
+        # Dicts that others may be reading are replaced, never changed.
         self._lists: dict[int, _Lists] = {}
         # (depth, width) -> the lists with centroids cut to queries of that width.
         self._narrow: dict[tuple[int, int], Routes] = {}
-        self._absent: dict[int, tuple[bytes, int]] = {}
+        # Depth -> when it was last looked for a side table in vain.
+        self._absent: dict[int, float] = {}
+        self._damaged: set[int] = set()
         self._loading = threading.Lock()
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by lists."""
-        return sum(lists.routes.nbytes for lists in self._lists.values())
+        """Bytes held in memory."""
+        narrow = sum(routes.centroids.nbytes for routes in self._narrow.values())
+        return narrow + sum(lists.nbytes for lists in self._lists.values())
 
     def forget(self) -> None:
-        """Looks at the side tables again, which have changed."""
+        """Frees the lists; the side tables, which may have changed, are looked at again when they are needed."""
         with self._loading:
-            self._lists.clear()
-            self._narrow.clear()
-            self._absent.clear()
+            self._lists, self._narrow, self._absent, self._damaged = {}, {}, {}, set()
 
     def propose(
         self, snapshot: Snapshot, depth: int, query: Float, candidates: int, allowed: RowAddresses | None
@@ -128,7 +153,7 @@ class FirstStage:
 
         query: (n, d) float32. allowed: pages that may be proposed, None for all.
 
-        Returns None where the index has no first stage for the depth.
+        Returns None where the index has no first stage for the depth, or a damaged one, which is logged.
         """
         lists = self._get(snapshot, depth)
         if lists is None:
@@ -147,7 +172,7 @@ class FirstStage:
         held = self._narrow.get((depth, width))
         if held is None or held.pages is not routes.pages:
             held = replace(routes, centroids=np.asfortranarray(unit_prefix(routes.centroids, width)))
-            self._narrow[depth, width] = held
+            self._narrow = self._narrow | {(depth, width): held}
         return held
 
     def _get(self, snapshot: Snapshot, depth: int) -> _Lists | None:
@@ -159,18 +184,27 @@ class FirstStage:
             held = self._lists.get(depth)
             if held is not None and (held.identity, held.version) == seen:
                 return held
-            if self._absent.get(depth) == seen:
-                return None
             held = None if held is None or held.identity != snapshot.identity else _followed(held, snapshot)
             if held is None or held.behind:
-                stored = snapshot.routes(depth)
-                if stored is None:
-                    self._absent[depth] = seen
-                    self._lists.pop(depth, None)
-                    return None
-                held = _lists(stored, snapshot)
-            self._lists[depth] = held
+                held = self._load(snapshot, depth)
+            others = {other: lists for other, lists in self._lists.items() if other != depth}
+            self._lists = others if held is None else others | {depth: held}
             return held
+
+    def _load(self, snapshot: Snapshot, depth: int) -> _Lists | None:
+        if time.monotonic() < self._absent.get(depth, -math.inf) + _LOOK_AGAIN:
+            return None
+        try:
+            stored = snapshot.routes(depth)
+        except RoutesError as error:
+            if depth not in self._damaged:
+                _log.warning("%s; every page is scored until optimize makes it anew", error)
+            self._damaged.add(depth)
+            stored = None
+        if stored is None:
+            self._absent[depth] = time.monotonic()
+            return None
+        return _lists(stored, snapshot)
 
 
 def _lists(stored: StoredRoutes, snapshot: Snapshot) -> _Lists:

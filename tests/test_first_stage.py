@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from budgetvdr import first_stage
 from budgetvdr.budget import Plan
 from budgetvdr.first_stage import FirstStage, refresh
 from budgetvdr.searcher import Searcher
@@ -143,6 +145,88 @@ def test_it_follows_pages_that_come_and_go(store: Store) -> None:
     asked = new.vectors[2]
     assert searcher.rank(store.snapshot(), asked, Plan(2, 64, 10), k=1, where=None).facts[0].id == "new#1"
     searcher.close()
+
+
+def test_a_page_stored_anew_under_its_revision_is_found_by_what_it_holds_now(store: Store) -> None:
+    """As where OCR reads what it could not before, with as many vectors as there were."""
+    refresh(store, 2, POOL, make=True)
+    searcher = Searcher(memory_limit=1 << 30, threads=2)
+    searcher.rank(store.snapshot(), query(64), Plan(2, 64, 10), k=1, where=None)
+    apart = np.linalg.svd(TOPICS, full_matrices=False)[2][-1:] * 3
+    snapshot = store.snapshot()
+    held = {fact.id: fact.vectors for fact in snapshot.facts(snapshot.matching("page_num = 777"))}["a#777"]
+    vectors = {2: np.repeat(apart, held, axis=0).astype(np.float32)}
+    row = PageRow(doc_id="a", page_num=777, revision="r1", regions=np.zeros((held, 4), np.float32), vectors=vectors)
+    store.upsert([row])
+    asked = unit_prefix(apart.astype(np.float32), 64)
+    for asking in (searcher, Searcher(memory_limit=1 << 30, threads=2)):
+        assert asking.rank(store.snapshot(), asked, Plan(2, 64, 10), k=1, where=None).facts[0].id == "a#777"
+    refresh(store, 2, POOL, make=False)
+    after = Searcher(memory_limit=1 << 30, threads=2)
+    found = after.rank(store.snapshot(), asked, Plan(2, 64, 10), k=1, where=None)
+    assert (found.facts[0].id, found.pages) == ("a#777", 10)
+    for each in (searcher, asking, after):
+        each.close()
+
+
+def test_a_damaged_first_stage_costs_time_and_is_made_anew(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    refresh(store, 2, POOL, make=True)
+    manifest = next(Path(store.uri, "routes_2.lance", "_versions").glob("*.manifest"))
+    manifest.write_bytes(manifest.read_bytes()[:200])
+    searcher = Searcher(memory_limit=1 << 30, threads=2)
+    for _ in range(3):
+        asked = query(64)
+        best = searcher.rank(store.snapshot(), asked, Plan(2, 64), k=10, where=None)
+        found = searcher.rank(store.snapshot(), asked, Plan(2, 64, 100), k=10, where=None)
+        assert [fact.id for fact in found.facts] == [fact.id for fact in best.facts]
+        store.upsert(rows(1, "b"))
+    assert caplog.text.count("damaged") == 1
+    searcher.refresh_first_stage(store, make=False)
+    assert "made anew" in caplog.text
+    assert searcher.rank(store.snapshot(), query(64), Plan(2, 64, 100), k=10, where=None).pages == 100
+    searcher.close()
+
+
+def test_one_made_by_another_process_is_seen_after_some_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = FirstStage()
+    assert stage.propose(store.snapshot(), 2, query(64), 100, None) is None
+    refresh(store, 2, POOL, make=True)
+    assert stage.propose(store.snapshot(), 2, query(64), 100, None) is None
+    monkeypatch.setattr(first_stage, "_LOOK_AGAIN", 0.0)
+    proposed = stage.propose(store.snapshot(), 2, query(64), 100, None)
+    assert proposed is not None
+    assert len(proposed) == 100
+
+
+def test_memory_is_told_while_lists_come_and_go(store: Store) -> None:
+    refresh(store, 2, POOL, make=True)
+    stage, snapshot = FirstStage(), store.snapshot()
+    assert stage.nbytes == 0
+    stage.propose(snapshot, 2, query(64), 100, None)
+    routes = snapshot.routes(2)
+    assert routes is not None
+    whole = stage.nbytes
+    # Lists name a page once for each of its centroids, in 4 bytes.
+    assert whole > routes.centroids.nbytes + routes.addresses.nbytes + 2 * len(routes.codes)
+    stage.propose(snapshot, 2, query(16), 100, None)
+    assert stage.nbytes == whole + routes.centroids.nbytes // 4
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            stage.forget()
+            for dim in DIMS:
+                stage.propose(snapshot, 2, query(dim), 100, None)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        assert all(stage.nbytes >= 0 for _ in range(20_000))
+    finally:
+        done.set()
+        changing.join()
+    stage.forget()
+    assert stage.nbytes == 0
 
 
 def test_a_grown_index_is_trained_for_anew(store: Store) -> None:

@@ -22,7 +22,7 @@ from store_pages import SETTINGS, document, page_row
 from budgetvdr import Index
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import QueryError, ReadOnlyError, SourceNotFoundError, StorageError
-from budgetvdr.store import PageCodes, Store
+from budgetvdr.store import PageCodes, RoutesError, Store, engine, routes
 
 pytest.importorskip("moto.server", reason="needs moto and flask, which the extra 'dev' brings")
 
@@ -212,8 +212,10 @@ def test_routes_lie_in_the_bucket_too(bucket: Bucket) -> None:
     with Store.open(f"{bucket.uri}/routes", settings_if_new=SETTINGS, storage_options=bucket.options) as store:
         store.upsert(document("a", [1, 2]))
         assert store.snapshot().routes(6) is None
-        pages = PageCodes(["a#2"], ["r1"], np.array([0, 3]), np.array([4, 0, 4], np.uint16))
-        store.write_routes(6, pages, np.eye(5, dtype=np.float32), {"seed": 1})
+        snapshot = store.snapshot()
+        stamps = snapshot.stamps(snapshot.matching("page_num = 2"))
+        pages = PageCodes(snapshot.identity, stamps, np.array([0, 3]), np.array([4, 0, 4], np.uint16))
+        store.write_routes(6, pages, np.eye(5, dtype=np.float32), 1)
         found = store.snapshot().routes(6)
         assert found is not None
         assert (found.known.tolist(), found.offsets.tolist(), found.codes.tolist()) == (
@@ -221,3 +223,35 @@ def test_routes_lie_in_the_bucket_too(bucket: Bucket) -> None:
             [0, 0, 3],
             [4, 0, 4],
         )
+
+
+def test_damaged_routes_are_told_from_a_server_that_is_gone(bucket: Bucket) -> None:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    secrets = {key: bucket.options[key] for key in ("aws_access_key_id", "aws_secret_access_key")}
+    client = boto3.client("s3", endpoint_url=bucket.options["endpoint"], region_name=REGION, **secrets)
+    with Store.open(f"{bucket.uri}/damaged", settings_if_new=SETTINGS, storage_options=bucket.options) as store:
+        store.upsert(document("a", [1, 2]))
+        snapshot = store.snapshot()
+        stamps = snapshot.stamps(snapshot.matching())
+        pages = PageCodes(snapshot.identity, stamps, np.array([0, 1, 2]), np.zeros(2, np.uint16))
+        store.write_routes(6, pages, np.eye(5, dtype=np.float32), 1)
+        # Another server of the same buckets, which then goes away.
+        other = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        other.start()
+        host, port = other.get_host_and_port()
+        gone = engine.connect(store.uri, bucket.options | {"endpoint": f"http://{host}:{port}"})
+        other.stop()
+        with pytest.raises(StorageError, match=r"HTTP error.*check the endpoint") as caught:
+            routes.read(gone, 6, snapshot.matching(), stamps, identity=snapshot.identity)
+        assert not isinstance(caught.value, RoutesError)
+        with pytest.raises(StorageError):
+            routes.exists(gone, 6, identity=snapshot.identity)
+        listed = client.list_objects_v2(Bucket="bucket", Prefix="damaged/routes_6.lance/data/")["Contents"]
+        for entry in listed:
+            client.delete_object(Bucket="bucket", Key=entry["Key"])
+        with pytest.raises(RoutesError, match="damaged"):
+            snapshot.routes(6)
+        store.drop_routes(6)
+        assert snapshot.routes(6) is None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from store_pages import SETTINGS, document, page_row
 
 from budgetvdr.errors import ReadOnlyError
-from budgetvdr.store import PageCodes, Routes, Snapshot, Store
+from budgetvdr.store import PageCodes, Routes, RoutesError, Snapshot, Store, place
+from budgetvdr.store.routes import arrow_table, lists
 
 CENTROIDS = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
+STAMP = np.array([5], np.uint64)
 
 
 @pytest.fixture
@@ -26,14 +31,14 @@ def codes_of(page_id: str, revision: str) -> list[int]:
     return [int(code) for code in rng.integers(0, len(CENTROIDS), rng.integers(0, 6))]
 
 
-def write(store: Store, depth: int = 6, **settings: str | int) -> None:
+def write(store: Store, depth: int = 6, trained_on: int = 1000) -> None:
     snapshot = store.snapshot()
     facts = snapshot.facts(snapshot.matching())
     lists = [codes_of(fact.id, fact.revision) for fact in facts]
     offsets = np.concatenate([[0], np.cumsum([len(codes) for codes in lists], dtype=np.int64)])
     codes = np.array([code for codes in lists for code in codes], np.uint16)
-    ids, revisions = [fact.id for fact in facts], [fact.revision for fact in facts]
-    store.write_routes(depth, PageCodes(ids, revisions, offsets, codes), CENTROIDS, settings)
+    stamps = snapshot.stamps(snapshot.matching())
+    store.write_routes(depth, PageCodes(snapshot.identity, stamps, offsets, codes), CENTROIDS, trained_on)
 
 
 def check(snapshot: Snapshot, unknown: set[str]) -> Routes:
@@ -44,8 +49,8 @@ def check(snapshot: Snapshot, unknown: set[str]) -> Routes:
     assert sorted(found.addresses.tolist()) == sorted(snapshot.matching().tolist())
     assert len(found.offsets) == len(facts) + 1 and found.offsets[-1] == len(found.codes)
     assert {fact.id for fact, known in zip(facts, found.known, strict=True) if not known} == unknown
-    for place, fact in enumerate(facts):
-        codes = found.codes[found.offsets[place] : found.offsets[place + 1]].tolist()
+    for number, fact in enumerate(facts):
+        codes = found.codes[found.offsets[number] : found.offsets[number + 1]].tolist()
         assert codes == ([] if fact.id in unknown else codes_of(fact.id, fact.revision)), fact.id
     np.testing.assert_array_equal(found.centroids, CENTROIDS)
     return found
@@ -54,9 +59,9 @@ def check(snapshot: Snapshot, unknown: set[str]) -> Routes:
 def test_codes_come_back_page_by_page(store: Store) -> None:
     store.upsert([*document("a", range(1, 20)), *document("b", range(1, 5))])
     assert store.snapshot().routes(6) is None
-    write(store, made_of=1000, seed="7")
+    write(store, trained_on=70)
     found = check(store.snapshot(), unknown=set())
-    assert found.settings == {"made_of": 1000, "seed": "7"}
+    assert found.trained_on == 70
     assert found.codes.dtype == np.uint16
     assert store.snapshot().routes(2) is None
 
@@ -67,9 +72,29 @@ def test_pages_that_came_or_changed_since_are_not_known(store: Store) -> None:
     store.upsert([*document("a", [2, 3], "r2"), *document("new", [1])])
     store.delete_documents(["b"])
     check(store.snapshot(), unknown={"a#2", "a#3", "new#1"})
-    # Back as it was, it is known again.
-    store.upsert(document("a", [2]))
-    check(store.snapshot(), unknown={"a#3", "new#1"})
+
+
+def test_a_page_stored_anew_under_its_old_revision_is_not_known(store: Store) -> None:
+    """As by if_exists="replace", or where OCR reads what it could not before."""
+    store.upsert(document("a", range(1, 6)))
+    write(store)
+    before = store.snapshot().stamps(store.snapshot().matching())
+    store.upsert([page_row("a", 2, 5, revision="r1"), page_row("a", 3, 3, seed=1, revision="r1")])
+    check(store.snapshot(), unknown={"a#2", "a#3"})
+    after = store.snapshot().stamps(store.snapshot().matching())
+    assert len(np.intersect1d(before, after)) == 3
+    assert len(np.union1d(before, after)) == 7
+
+
+def test_stamps_come_in_the_order_asked(store: Store) -> None:
+    store.upsert(document("a", range(1, 6)))
+    store.upsert(document("b", range(1, 6)))
+    snapshot = store.snapshot()
+    addresses = snapshot.matching()
+    stamps = snapshot.stamps(addresses)
+    assert len(set(stamps.tolist()) - {0}) == 10
+    order = np.array([7, 0, 3, 3])
+    assert snapshot.stamps(addresses[order]).tolist() == stamps[order].tolist()
 
 
 def test_codes_stay_with_their_pages_when_pages_move_on_disk(store: Store) -> None:
@@ -85,18 +110,18 @@ def test_codes_stay_with_their_pages_when_pages_move_on_disk(store: Store) -> No
 
 def test_writing_again_replaces_all_of_it_and_leaves_no_pile(store: Store) -> None:
     store.upsert(document("a", range(1, 4)))
-    write(store, step=1)
+    write(store, trained_on=1)
     store.upsert(document("a", range(1, 4), "r2"))
     check(store.snapshot(), unknown={"a#1", "a#2", "a#3"})
-    write(store, step=2)
-    assert check(store.snapshot(), unknown=set()).settings == {"step": 2}
+    write(store, trained_on=2)
+    assert check(store.snapshot(), unknown=set()).trained_on == 2
     write(store, depth=2)
-    assert check(store.snapshot(), unknown=set()).settings == {"step": 2}
+    assert check(store.snapshot(), unknown=set()).trained_on == 2
+    assert len(list(Path(store.uri, "routes_6.lance", "data").iterdir())) == 1
+    assert len(list(Path(store.uri, "routes_6.lance", "_versions").glob("*.manifest"))) == 1
 
 
 def test_an_index_made_anew_has_no_routes_of_the_old_one(store: Store, tmp_path: Path) -> None:
-    import shutil
-
     store.upsert(document("a", [1]))
     write(store)
     shutil.rmtree(tmp_path / "index" / "pages.lance")
@@ -106,6 +131,10 @@ def test_an_index_made_anew_has_no_routes_of_the_old_one(store: Store, tmp_path:
     (tmp_path / "aside").rename(tmp_path / "index" / "routes_6.lance")
     again.upsert(document("a", [1]))
     assert again.snapshot().routes(6) is None
+    assert again.snapshot().routed_depths() == ()
+    write(again)
+    check(again.snapshot(), unknown=set())
+    assert again.snapshot().routed_depths() == (6,)
 
 
 def test_no_pages_no_codes(store: Store) -> None:
@@ -131,13 +160,129 @@ def test_a_reader_reads_routes_and_writes_none(store: Store) -> None:
 @pytest.mark.parametrize(
     ("pages", "centroids"),
     [
-        (PageCodes(["a#1"], [], np.array([0, 1]), np.zeros(1, np.uint16)), CENTROIDS),
-        (PageCodes(["a#1"], ["r"], np.array([0, 2]), np.zeros(1, np.uint16)), CENTROIDS),
-        (PageCodes(["a#1"], ["r"], np.array([0, 1]), np.full(1, 300, np.uint16)), CENTROIDS),
-        (PageCodes([], [], np.array([0]), np.zeros(0, np.uint16)), CENTROIDS[0]),
+        (PageCodes(b"", STAMP, np.array([0]), np.zeros(0, np.uint16)), CENTROIDS),
+        (PageCodes(b"", STAMP, np.array([0, 2]), np.zeros(1, np.uint16)), CENTROIDS),
+        (PageCodes(b"", STAMP, np.array([0, 1]), np.full(1, 300, np.uint16)), CENTROIDS),
+        (PageCodes(b"", STAMP[:0], np.array([0]), np.zeros(0, np.uint16)), CENTROIDS[0]),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(store: Store, pages: PageCodes, centroids: np.ndarray) -> None:
     with pytest.raises(ValueError, match="expected"):
-        store.write_routes(6, pages, centroids, {})
+        store.write_routes(6, pages, centroids, 1)
     assert store.snapshot().routes(6) is None
+
+
+def test_offsets_count_more_codes_than_32_bits_do() -> None:
+    few = PageCodes(b"", STAMP, np.array([0, 2]), np.zeros(2, np.uint16))
+    assert arrow_table(few, CENTROIDS, 1)["codes"].type == pa.large_list(pa.uint16())
+    # Nulls take no memory, as so many codes would.
+    assert lists(np.array([0, 2**31 + 5]), pa.nulls(2**31 + 5)).offsets.to_pylist() == [0, 2**31 + 5]
+
+
+def test_a_table_of_another_form_counts_as_none(store: Store) -> None:
+    store.upsert(document("a", [1, 2]))
+    narrow = pa.table({"stamp": pa.array([1], pa.uint64()), "codes": pa.array([[1]], pa.list_(pa.uint16()))})
+    store._database.create_table("routes_6", narrow)
+    assert store.snapshot().routes(6) is None
+    assert store.snapshot().routed_depths() == ()
+    write(store)
+    check(store.snapshot(), unknown=set())
+
+
+def test_codes_belong_to_the_pages_they_were_made_from(store: Store, tmp_path: Path) -> None:
+    """An index deleted and made anew while the codes were being made gets none of the old one's."""
+    store.upsert(document("a", [1]))
+    snapshot = store.snapshot()
+    stamps = snapshot.stamps(snapshot.matching())
+    shutil.rmtree(tmp_path / "index")
+    again = Store.open(tmp_path / "index", settings_if_new=SETTINGS)
+    again.upsert(document("a", [1]))
+    again.write_routes(6, PageCodes(snapshot.identity, stamps, np.array([0, 1]), np.zeros(1, np.uint16)), CENTROIDS, 1)
+    assert again.snapshot().routes(6) is None
+
+
+def test_routes_are_dropped(store: Store) -> None:
+    store.upsert(document("a", [1]))
+    write(store)
+    write(store, depth=2)
+    store.drop_routes(6)
+    store.drop_routes(6)
+    assert (store.snapshot().routes(6), store.snapshot().routed_depths()) == (None, (2,))
+    assert not Path(store.uri, "routes_6.lance").exists()
+    write(store)
+    check(store.snapshot(), unknown=set())
+    with Store.open(store.uri, read_only=True) as reader, pytest.raises(ReadOnlyError):
+        reader.drop_routes(6)
+
+
+def test_optimizing_clears_what_interrupted_writes_of_routes_left(store: Store) -> None:
+    store.upsert(document("a", [1]))
+    write(store)
+    folder = Path(store.uri, "routes_6.lance")
+    (folder / "data" / "left.lance").write_bytes(b"half")
+    (folder / "_versions" / ".tmpX1").write_bytes(b"half")
+    # One that was killed between its commit and the removal of what it replaced.
+    store._database.create_table("routes_6", store._database.open_table("routes_6").to_arrow(), mode="overwrite")
+    assert len(list((folder / "data").iterdir())) == 3
+    store.optimize(timedelta(0))
+    assert len(list((folder / "data").iterdir())) == 1
+    assert sorted(file.suffix for file in (folder / "_versions").iterdir()) == [".json", ".manifest"]
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
+
+
+DAMAGE = {
+    "data gone": lambda table: next((table / "data").iterdir()).unlink(),
+    "data cut": lambda table: cut(next((table / "data").iterdir())),
+    "manifest cut": lambda table: cut(next((table / "_versions").glob("*.manifest"))),
+    "manifest of nothing": lambda table: next((table / "_versions").glob("*.manifest")).write_bytes(b""),
+    "manifest of garbage": lambda table: next((table / "_versions").glob("*.manifest")).write_bytes(b"\7" * 300),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_table_is_told_from_none_and_made_anew(store: Store, damage: Callable[[Path], object]) -> None:
+    store.upsert(document("a", range(1, 20)))
+    write(store)
+    damage(Path(store.uri, "routes_6.lance"))
+    for opened in (store, Store.open(store.uri)):
+        with pytest.raises(RoutesError, match="the first stage of depth 6 is damaged"):
+            opened.snapshot().routes(6)
+    store.snapshot().routed_depths()
+    store.optimize(timedelta(0))
+    store.drop_routes(6)
+    assert store.snapshot().routes(6) is None
+    write(store)
+    check(store.snapshot(), unknown=set())
+
+
+@pytest.mark.parametrize("leave", [[], ["data"]], ids=["empty folder", "no versions"])
+def test_a_folder_without_versions_is_no_table(store: Store, leave: list[str]) -> None:
+    store.upsert(document("a", range(1, 20)))
+    write(store)
+    for folder in Path(store.uri, "routes_6.lance").iterdir():
+        if folder.name not in leave:
+            shutil.rmtree(folder)
+    assert store.snapshot().routes(6) is None
+    store.drop_routes(6)
+    write(store)
+    check(store.snapshot(), unknown=set())
+
+
+def test_a_table_replaced_while_it_is_read_is_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.upsert(document("a", range(1, 20)))
+    write(store)
+    opening, opened = place.open_table, []
+
+    def then_replace(*asked: object) -> object:
+        table = opening(*asked)
+        if not opened:
+            opened.append(table)
+            write(store)
+        return table
+
+    monkeypatch.setattr(place, "open_table", then_replace)
+    check(store.snapshot(), unknown=set())
+    assert opened

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,58 @@ def test_a_page_changed_since_it_was_read_for_merging_stays_as_it_is(
     assert facts == {f"doc{number}": ("old", 3) for number in range(10) if number not in {3, 4}} | {"doc3": ("new", 7)}
 
 
+def test_a_page_stored_anew_under_its_revision_is_not_put_back_by_merging(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a writer that has OCR, with as many vectors from the same reader, and by one that only changes a note."""
+    monkeypatch.setattr(upkeep, "_MANY_FRAGMENTS", 8)
+    store = Store.open(path, settings_if_new=SETTINGS)
+    for number in range(10):
+        store.upsert([page_row(f"doc{number}", 1, revision="r", reader="ocr")])
+    choose = upkeep.worth_merging
+    renewed = page_row("doc3", 1, seed=1, revision="r", reader="ocr", text="read at last")
+
+    def another_is_first(*given: np.ndarray) -> np.ndarray:
+        Store.open(f"file-object-store://{path}").upsert([renewed])
+        return choose(*given)
+
+    monkeypatch.setattr(upkeep, "worth_merging", another_is_first)
+    assert upkeep.merge(store._writer, SETTINGS)
+    snapshot = store.snapshot()
+    found = snapshot.page_vectors("doc3#1", 2, 128)
+    assert found is not None
+    np.testing.assert_array_equal(found[0], renewed.vectors[2].astype(np.float16))
+    assert {fact.text for fact in snapshot.facts(snapshot.matching("id = 'doc3#1'"))} == {"read at last"}
+
+
+def test_of_a_large_index_only_the_pages_stored_last_are_looked_at(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(path, settings_if_new=SETTINGS)
+    monkeypatch.setattr(upkeep, "_MERGE_EVERY", 1000)
+    store.upsert([page_row(f"old{number}", 1, 100) for number in range(200)])
+    for number in range(40):
+        store.upsert([page_row(f"doc{number}", 1, 100)])
+    monkeypatch.setattr(upkeep, "_MOST_LOOKED_AT", store._writer.stats()["total_bytes"] * 30 // 240)
+    looked_at: list[np.ndarray] = []
+    choose = upkeep.worth_merging
+
+    def spy(pages: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        looked_at.append(pages)
+        return choose(pages, sizes)
+
+    monkeypatch.setattr(upkeep, "worth_merging", spy)
+    store._writer.checkout_latest()
+    assert upkeep.merge(store._writer, SETTINGS)
+    # About thirty pages, less those of the first fragment, which may begin before.
+    assert 25 < len(looked_at[0]) < 30
+    snapshot = store.snapshot()
+    assert (snapshot.page_count(), snapshot.stats().fragments) == (240, 41 - len(looked_at[0]) + 1)
+    # Where most is deleted, all is looked at.
+    store.delete_where("doc_id LIKE 'old1%'", "doc_id LIKE 'old2%'", "doc_id LIKE 'old3%'")
+    store._writer.checkout_latest()
+    upkeep.merge(store._writer, SETTINGS)
+    assert len(looked_at[1]) == store.snapshot().page_count()
+
+
 # Versions
 
 
@@ -215,6 +268,21 @@ def test_versions_tell_their_time_and_pages(path: Path) -> None:
     assert [(entry.version, entry.pages) for entry in versions] == [(1, 0), (2, 2), (3, 0), (4, 3)]
     assert all(isinstance(entry, VersionInfo) for entry in versions)
     assert [entry.time for entry in versions] == sorted(entry.time for entry in versions)
+    now = datetime.now(UTC)
+    assert all(timedelta(0) <= now - entry.time < timedelta(minutes=5) for entry in versions)
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the time zone cannot be changed here")
+def test_times_of_versions_are_the_same_in_every_time_zone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(path, settings_if_new=SETTINGS)
+    found = []
+    for zone in ("UTC", "Asia/Tokyo", "America/Lima"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        found.append(store.versions())
+    monkeypatch.undo()
+    time.tzset()
+    assert found[0] == found[1] == found[2]
 
 
 def test_versions_are_listed_while_another_process_removes_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +332,13 @@ def test_no_version_of_an_index_that_is_not_there(path: Path) -> None:
 
 
 # Space and deleting
+
+
+@pytest.mark.parametrize(("keep", "error"), [(0, TypeError), (None, TypeError), (timedelta(seconds=-1), ValueError)])
+def test_what_to_keep_is_a_time(path: Path, keep: object, error: type[Exception]) -> None:
+    store = Store.open(path, settings_if_new=SETTINGS)
+    with pytest.raises(error, match="keep: expected"):
+        store.optimize(keep)  # type: ignore[arg-type]
 
 
 def test_optimizing_tells_what_it_freed(path: Path) -> None:

@@ -19,6 +19,7 @@ _LOG_VARIABLE = "LANCEDB_LOG"
 _INDEX_CACHE = 16 << 20
 _METADATA_CACHE = 64 << 20
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://")
+_PANIC = "RustPanic"
 _SOURCE_LINE = re.compile(r",? ?/[^\s,]*\.rs:\d+(:\d+)?")
 _WRAPPERS = re.compile(r"(lance error: |LanceError\(\w+\): |Query Execution error: |Invalid (user )?input[,:] )+")
 # An object store's own words in its answer, and the cause at the bottom of a failed connection.
@@ -26,13 +27,14 @@ _ANSWER = re.compile(r"<Code>(\w+)</Code>\s*<Message>([^<]*)</Message>")
 _CAUSE = re.compile(
     r'(?:message|error): "([^"]+)"|\b(TimedOut|BadScheme|status: \d{3}|Failed to get \w+ credentials)\b'
 )
+_REQUEST = re.compile(r"Generic \{ store:|Error performing")
 _STORE_ADVICE = {
     re.compile("NoSuchBucket"): "check the name of the bucket, or create it first",
     re.compile("BadScheme"): 'an http:// endpoint needs storage_options={"allow_http": "true", ...}',
     re.compile(
         "AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|status: 40[13]|get AWS credentials"
     ): "check the credentials in storage_options or the environment, and what they allow",
-    re.compile("HttpError"): "check the endpoint in storage_options and the network",
+    re.compile("HttpError|HTTP error"): "check the endpoint in storage_options and the network",
 }
 # LanceDB tries each request again and six times all of that: with its defaults of 10 retries and 180 s that is a
 # quarter of an hour for a server that does not answer.
@@ -86,10 +88,26 @@ def is_conflict(error: BaseException) -> bool:
     return _CONFLICT.search(str(error)) is not None
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether an error is LanceDB's or the system's.
+
+    LanceDB raises RuntimeError and ValueError for damaged, missing and unwritable files alike, and where its Rust half
+    stumbles over a damaged one a RustPanic, which can only be known by its name.
+    """
+    return isinstance(error, OSError | RuntimeError | ValueError) or type(error).__name__ == _PANIC
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether an object store could not be asked, which says nothing of what it holds."""
+    return _REQUEST.search(str(error)) is not None and "Not found:" not in str(error)
+
+
 def is_storage_failure(error: BaseException) -> bool:
     """Whether an error of a filtered read came from the disk, and not from the filter."""
     text = str(error)
-    return isinstance(error, OSError) or "LanceError(IO)" in text or "Not found:" in text
+    return (
+        isinstance(error, OSError) or type(error).__name__ == _PANIC or "LanceError(IO)" in text or "Not found:" in text
+    )
 
 
 def reason(error: BaseException) -> str:
@@ -106,13 +124,12 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def storage_failures(action: str) -> Iterator[None]:
-    """Raises StorageError, naming the action, for whatever LanceDB or the system refuses inside.
-
-    LanceDB raises RuntimeError and ValueError for damaged, missing and unwritable files alike.
-    """
+    """Raises StorageError, naming the action, for whatever LanceDB or the system refuses inside."""
     try:
         yield
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:
+        if not is_failure(error):
+            raise
         raise storage_error(action, error) from error
 
 
@@ -130,6 +147,8 @@ def _advice(error: BaseException) -> str:
     for found, advice in _STORE_ADVICE.items():
         if found.search(text):
             return f"; {advice}"
+    if type(error).__name__ == _PANIC:
+        return "; a file of the index is damaged: restore it from a copy, or add the documents to a new index"
     if "Not found:" in text:
         return "; it was compacted away meanwhile (search again), or the index was deleted or made anew (open it again)"
     return ""

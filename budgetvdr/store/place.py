@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -132,15 +133,17 @@ def lock(folder: Path | None) -> Iterator[None]:
         ) from error
 
 
-def sweep(folder: Path) -> None:
+def sweep(folder: Path, tables: Iterable[str]) -> None:
     """Removes files that killed writers had begun and LanceDB does not clean up. Only for the holder of the lock."""
-    for file in (folder / f"{TABLE}.lance").rglob(".tmp*"):
-        file.unlink(missing_ok=True)
+    for table in tables:
+        for file in (folder / f"{table}.lance").rglob(".tmp*"):
+            file.unlink(missing_ok=True)
 
 
 def _versions(table: LanceTable) -> list[VersionInfo]:
     return [
-        VersionInfo(int(entry["version"]), entry["timestamp"], int(entry["metadata"]["total_rows"]))
+        # LanceDB gives local time without saying so.
+        VersionInfo(int(entry["version"]), entry["timestamp"].astimezone(UTC), int(entry["metadata"]["total_rows"]))
         for entry in table.list_versions()
     ]
 

@@ -15,6 +15,8 @@ from budgetvdr.pages import MetadataValue
 
 RowAddresses = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
+Stamps = npt.NDArray[np.uint64]
+"""One a page, drawn anew whenever it is stored."""
 
 ADDRESS = "_rowid"
 FACT_COLUMNS = (
@@ -86,7 +88,7 @@ class DocumentInfo:
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """One version that can still be read: its number, when it was written (local time), and its stored pages."""
+    """One version that can still be read: its number, when it was written (UTC), and its stored pages."""
 
     version: int
     time: datetime
@@ -98,9 +100,9 @@ class StoreStats:
     """Size of one version.
 
     pages, documents, vectors: counts; vectors are those of one depth. blank_pages: pages without vectors.
-    vector_bytes: payload of the vector columns, all depths and slices together. region_bytes, image_bytes: likewise.
-    data_bytes: data files of this version; what exceeds the three above is text, facts and deleted rows.
-    fragments: data fragments. Reading the whole table slows by about 0.3 ms for each; many small ones are merged by
+    vector_bytes: payload of the vector columns, all depths and slices together. image_bytes: likewise.
+    data_bytes: data files of this version; what exceeds the two above is regions, text, facts and deleted rows.
+    fragments: data fragments, which slow the reading of the whole table (see `upkeep`); many small ones are merged by
         themselves. versions: versions that can still be read.
     notes, readers: how many pages carry each note, and come from each reader.
     """
@@ -110,7 +112,6 @@ class StoreStats:
     vectors: int
     blank_pages: int
     vector_bytes: int
-    region_bytes: int
     image_bytes: int
     data_bytes: int
     fragments: int

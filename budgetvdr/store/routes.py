@@ -1,14 +1,15 @@
 """A side table: for every page of one depth, the centroids nearest to its vectors, and the centroids themselves.
 
-It is derived from the pages, may be missing, and may lag behind them. So it names pages by id and revision, which
-hold for ever, and a reader learns which pages of its snapshot it covers. Each depth has a table of its own; writing it
-anew is one commit.
+It is derived from the pages, may be missing or damaged, and may lag behind them. So it names pages by the stamp that
+each gets anew whenever it is stored, and a reader learns which pages of its snapshot it covers as they are. Each depth
+has a table of its own; writing it anew is one commit, and only its latest version is ever read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -18,38 +19,46 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from budgetvdr.store import place
-from budgetvdr.store.records import ADDRESS, Offsets, RowAddresses
+from budgetvdr.errors import StorageError
+from budgetvdr.store import engine, place
+from budgetvdr.store.records import Offsets, RowAddresses, Stamps
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
-
-Settings = Mapping[str, str | int | float]
+    from lancedb.table import LanceTable
 
 _KEY: Final = b"budgetvdr.routes"
 _IDENTITY: Final = b"budgetvdr.identity"
-# The centroids are in the first row, so that they and the codes are one version.
-_FIELDS: Final = (
-    pa.field("id", pa.string(), nullable=False),
-    pa.field("revision", pa.string(), nullable=False),
-    pa.field("codes", pa.list_(pa.uint16())),
-    pa.field("centroids", pa.large_binary(), metadata={"lance-encoding:compression": "none"}),
+# The centroids are in the first row, under a stamp that no page has, so that they and the codes are one version.
+_OF_CENTROIDS: Final = 0
+# Offsets of 32 bits would end at two thousand million codes.
+_SCHEMA: Final = pa.schema(
+    [
+        pa.field("stamp", pa.uint64(), nullable=False),
+        pa.field("codes", pa.large_list(pa.uint16())),
+        pa.field("centroids", pa.large_binary(), metadata={"lance-encoding:compression": "none"}),
+    ]
 )
-_MOST_CENTROIDS: Final = 1 << 16
+# LanceDB warns about 0.
+_AT_ONCE: Final = timedelta(milliseconds=1)
+
+
+class RoutesError(StorageError):
+    """A side table is damaged; the pages are whole. Without the table every page is scored."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
     """What the side table of a depth says about the pages of one snapshot.
 
-    centroids: (K, d) float32. settings: what its maker wrote beside them.
+    centroids: (K, d) float32. trained_on: vectors that the index had when they were made.
     addresses: (p,) of all pages of the snapshot. known: (p,) bool, whether the table covers a page as it now is.
     offsets, codes: (p + 1,) int64 and (n,) uint16; rows of `centroids` for page i are codes[offsets[i]:offsets[i + 1]],
         none where the page is not known.
     """
 
     centroids: npt.NDArray[np.float32]
-    settings: Settings
+    trained_on: int
     addresses: RowAddresses
     known: npt.NDArray[np.bool_]
     offsets: Offsets
@@ -58,96 +67,146 @@ class Routes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageCodes:
-    """What is written: codes of pages, named by id and revision.
+    """What is written: codes of pages, named by their stamps.
 
-    ids, revisions: one a page. offsets, codes: (p + 1,) and (n,) uint16, as in `Routes`.
+    identity: of the snapshot the pages are from. stamps: (p,), one a page (see `Snapshot.stamps`).
+    offsets, codes: (p + 1,) and (n,) uint16, as in `Routes`.
     """
 
-    ids: Sequence[str]
-    revisions: Sequence[str]
+    identity: bytes
+    stamps: Stamps
     offsets: Offsets
     codes: npt.NDArray[np.uint16]
 
 
 def check(pages: PageCodes, centroids: npt.NDArray[np.float32]) -> None:
     """Raises ValueError where shapes do not fit each other, or a code names no centroid."""
-    count = len(pages.ids)
-    if not (len(pages.revisions) == count == len(pages.offsets) - 1 and pages.offsets[-1] == len(pages.codes)):
+    count = len(pages.stamps)
+    if len(pages.offsets) != count + 1 or pages.offsets[-1] != len(pages.codes):
         raise ValueError(
-            f"expected a revision and codes for each of {count} pages; found {len(pages.revisions)} revisions, "
-            f"{len(pages.offsets)} offsets and {len(pages.codes)} codes"
+            f"expected codes for each of {count} pages; found {len(pages.offsets)} offsets and {len(pages.codes)} codes"
         )
-    if centroids.ndim != 2 or len(centroids) > _MOST_CENTROIDS or pages.codes.max(initial=0) >= max(len(centroids), 1):
+    if centroids.ndim != 2 or pages.codes.max(initial=0) >= max(len(centroids), 1):
         raise ValueError(
-            f"expected at most 65536 centroids (K, d) and codes below K; found {centroids.shape} and codes up to "
+            f"expected centroids (K, d) and codes below K; found {centroids.shape} and codes up to "
             f"{pages.codes.max(initial=0)}"
         )
 
 
-def write(
-    database: DBConnection,
-    depth: int,
-    pages: PageCodes,
-    centroids: npt.NDArray[np.float32],
-    *,
-    settings: Settings,
-    identity: bytes,
-    keep: timedelta,
-) -> None:
-    """Replaces the table of a depth, or makes it; its versions older than `keep` leave.
-
-    identity: of the table of pages.
-    """
-    count = len(pages.ids)
-    described = {"settings": dict(settings), "dim": centroids.shape[1]}
-    schema = pa.schema(_FIELDS, metadata={_KEY: json.dumps(described).encode(), _IDENTITY: identity})
-    offsets = np.concatenate([[0, 0], pages.offsets[1:]]).astype(np.int32)
-    data = pa.Table.from_arrays(
+def arrow_table(pages: PageCodes, centroids: npt.NDArray[np.float32], trained_on: int) -> pa.Table:
+    """What is stored."""
+    described = {"trained_on": trained_on, "dim": centroids.shape[1]}
+    packed = np.ascontiguousarray(centroids, np.float32).tobytes()
+    return pa.Table.from_arrays(
         [
-            pa.array(["", *pages.ids]),
-            pa.array(["", *pages.revisions]),
-            pa.ListArray.from_arrays(pa.array(offsets), pa.array(pages.codes)),
-            pa.array([np.ascontiguousarray(centroids, np.float32).tobytes(), *[None] * count], pa.large_binary()),
+            pa.array(np.concatenate([np.full(1, _OF_CENTROIDS, np.uint64), pages.stamps])),
+            lists(np.concatenate([[0], pages.offsets]), pa.array(pages.codes)),
+            pa.array([packed, *[None] * len(pages.stamps)], pa.large_binary()),
         ],
-        schema=schema,
+        schema=_SCHEMA.with_metadata({_KEY: json.dumps(described).encode(), _IDENTITY: pages.identity}),
     )
-    table = database.create_table(_name(depth), data, mode="overwrite")
-    table.optimize(cleanup_older_than=keep)
 
 
-def exists(database: DBConnection, depth: int) -> bool:
-    """Whether there is a table of a depth."""
-    return place.open_table(database, _name(depth)) is not None
+def lists(offsets: Offsets, values: pa.Array) -> pa.LargeListArray:
+    """(p + 1,) offsets and the values as a column of p rows."""
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
 
 
-def read(database: DBConnection, depth: int, pages: pa.Table, *, identity: bytes) -> Routes | None:
+def write(database: DBConnection, depth: int, data: pa.Table, *, alone: bool) -> None:
+    """Replaces the table of a depth, or makes it. alone: no other process can be writing it."""
+    database.create_table(name(depth), data, mode="overwrite")
+    tidy(database, depth, alone=alone)
+
+
+def drop(database: DBConnection, depth: int) -> None:
+    """Removes the table of a depth, damaged or not; none is as well."""
+    database.drop_table(name(depth), ignore_missing=True)
+
+
+def tidy(database: DBConnection, depth: int, *, alone: bool) -> None:
+    """Removes all versions but the latest; alone: and what interrupted writes left.
+
+    A reader that is on an older version meanwhile reads again.
+    """
+    table = place.open_table(database, name(depth))
+    if table is not None:
+        table.optimize(cleanup_older_than=_AT_ONCE, delete_unverified=alone)
+
+
+def exists(database: DBConnection, depth: int, *, identity: bytes) -> bool:
+    """Whether there is a table of a depth that can be opened, made for the pages of that identity."""
+    try:
+        with _damage(depth):
+            return _open(database, depth, identity) is not None
+    except RoutesError:
+        return False
+
+
+def read(
+    database: DBConnection, depth: int, addresses: RowAddresses, stamps: Stamps, *, identity: bytes
+) -> Routes | None:
     """The table of a depth, page by page as asked; None where there is none, or it is of another index.
 
-    pages: id, revision and address of all pages of a snapshot. identity: of their table.
+    addresses, stamps: of all pages of a snapshot. identity: of their table.
+
+    Raises RoutesError where the table is damaged, StorageError where the object store cannot be reached.
     """
-    table = place.open_table(database, _name(depth))
-    if table is None or table.schema.metadata.get(_IDENTITY) != identity:
+    try:
+        with _damage(depth):
+            return _read(database, depth, addresses, stamps, identity)
+    except RoutesError:
+        # The version may have been replaced while it was read.
+        with _damage(depth):
+            return _read(database, depth, addresses, stamps, identity)
+
+
+def name(depth: int) -> str:
+    """Of the table of a depth."""
+    return f"routes_{depth}"
+
+
+def _open(database: DBConnection, depth: int, identity: bytes) -> LanceTable | None:
+    table = place.open_table(database, name(depth))
+    if table is None or not table.schema.equals(_SCHEMA) or (table.schema.metadata or {}).get(_IDENTITY) != identity:
+        return None
+    return table
+
+
+def _read(
+    database: DBConnection, depth: int, addresses: RowAddresses, stamps: Stamps, identity: bytes
+) -> Routes | None:
+    table = _open(database, depth, identity)
+    if table is None:
         return None
     described = json.loads(table.schema.metadata[_KEY])
-    stored = table.search().select(["id", "revision", "codes"]).to_arrow().combine_chunks()
-    # By id: a condition on the centroids themselves takes minutes.
-    first = table.search().where("id = ''").select(["centroids"]).to_arrow()
-    found = pc.index_in(_keys(pages), _keys(stored)).combine_chunks()
+    stored = table.search().select(["stamp", "codes"]).to_arrow().combine_chunks()
+    # By stamp: a condition on the centroids themselves takes minutes.
+    first = table.search().where(f"stamp = {_OF_CENTROIDS}").select(["centroids"]).to_arrow()
+    packed = b"".join(first["centroids"].to_pylist())
+    found = pc.index_in(pa.array(stamps), stored["stamp"])
     codes = pa.concat_arrays(stored["codes"].chunks).take(found)
     counts = pc.fill_null(pc.list_value_length(codes), 0).to_numpy()
-    return Routes(
-        centroids=np.frombuffer(first["centroids"][0].as_py(), np.float32).reshape(-1, described["dim"]),
-        settings=described["settings"],
-        addresses=pages[ADDRESS].to_numpy(),
+    routes = Routes(
+        centroids=np.frombuffer(packed, np.float32).reshape(-1, described["dim"]),
+        trained_on=int(described["trained_on"]),
+        addresses=addresses,
         known=np.asarray(found.is_valid()),
         offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)]),
         codes=codes.flatten().to_numpy(),
     )
+    if routes.codes.max(initial=0) >= max(len(routes.centroids), 1):
+        raise ValueError(f"expected codes below {len(routes.centroids)}, found {routes.codes.max()}")
+    return routes
 
 
-def _keys(pages: pa.Table) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise(pages["id"], pages["revision"], "\0")
-
-
-def _name(depth: int) -> str:
-    return f"routes_{depth}"
+@contextmanager
+def _damage(depth: int) -> Iterator[None]:
+    """Raises RoutesError for what a damaged table gives, StorageError for an object store that does not answer."""
+    try:
+        yield
+    except Exception as error:
+        if not engine.is_failure(error):
+            raise
+        if engine.is_unreachable(error):
+            raise engine.storage_error(f"read the first stage of depth {depth}", error) from error
+        raise RoutesError(f"the first stage of depth {depth} is damaged ({engine.reason(error)})") from error

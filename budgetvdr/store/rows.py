@@ -126,6 +126,7 @@ def _facts(rows: Sequence[PageRow]) -> dict[str, pa.Array]:
         "page_num": pa.array([row.page_num for row in rows], pa.int32()),
         "page_count": pa.array([row.page_count for row in rows], pa.int32()),
         "notes": pa.array([[storable(note) for note in row.notes] for row in rows], pa.list_(pa.string())),
+        "_stamp": pa.array(np.random.default_rng().integers(1, 1 << 64, len(rows), np.uint64)),
         "_width": pa.array([row.size[0] for row in rows], pa.float64()),
         "_height": pa.array([row.size[1] for row in rows], pa.float64()),
         "_image": pa.array([row.image for row in rows], pa.large_binary()),

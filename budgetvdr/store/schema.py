@@ -23,7 +23,7 @@ import pyarrow as pa
 from budgetvdr.errors import BudgetError, IndexFormatError, MetadataError
 from budgetvdr.pages import MetadataValue
 
-STORE_FORMAT_VERSION: Final = 1
+STORE_FORMAT_VERSION: Final = 2
 TABLE: Final = "pages"
 _SETTINGS_KEY: Final = b"budgetvdr"
 _IDENTITY_KEY: Final = b"budgetvdr.identity"
@@ -48,6 +48,8 @@ OWN_FIELDS: Final = (
     pa.field("notes", pa.list_(pa.string()), nullable=False),
     pa.field("_width", pa.float64(), nullable=False),
     pa.field("_height", pa.float64(), nullable=False),
+    # Drawn by lot whenever the page is stored, and kept when it moves on disk: equal only for a page as it was.
+    pa.field("_stamp", pa.uint64(), nullable=False),
     pa.field("_vectors", pa.int32(), nullable=False),
     pa.field("_regions", pa.list_(pa.list_(pa.uint16(), 4)), nullable=False),
     pa.field("_image", pa.large_binary(), metadata=_STORED_AS_IS),
@@ -73,7 +75,7 @@ _PLAIN_TYPES: Final[Mapping[type, pa.DataType]] = {float: pa.float64(), str: pa.
 class IndexSettings:
     """What an index was made with; recorded when it is created and never changed.
 
-    format_version: layout of the table; this package reads versions up to `STORE_FORMAT_VERSION`.
+    format_version: layout of the table; this package reads `STORE_FORMAT_VERSION` alone.
     fingerprint: of the encoder bundle.
     encoder_name: its human name.
     depths: exits whose vectors are stored, ascending.
@@ -129,7 +131,7 @@ def identity_of(schema: pa.Schema) -> bytes:
 
 
 def read_settings(schema: pa.Schema, uri: str) -> IndexSettings:
-    """Settings of an existing table. Raises IndexFormatError for a foreign table or a newer format."""
+    """Settings of an existing table. Raises IndexFormatError for a foreign table or another format."""
     recorded = (schema.metadata or {}).get(_SETTINGS_KEY)
     if recorded is None:
         raise IndexFormatError(
@@ -140,8 +142,13 @@ def read_settings(schema: pa.Schema, uri: str) -> IndexSettings:
         version = int(raw["format_version"])
         if version > STORE_FORMAT_VERSION:
             raise IndexFormatError(
-                f"{uri} has index format {version}, newer than this budgetvdr reads (up to {STORE_FORMAT_VERSION}); "
+                f"{uri} has index format {version}, newer than this budgetvdr reads ({STORE_FORMAT_VERSION}); "
                 "upgrade budgetvdr"
+            )
+        if version < STORE_FORMAT_VERSION:
+            raise IndexFormatError(
+                f"{uri} has index format {version}, older than this budgetvdr reads ({STORE_FORMAT_VERSION}); "
+                "add its documents to a new index"
             )
         return IndexSettings(
             format_version=version,

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from budgetvdr.errors import QueryError, StorageError
 from budgetvdr.pages import Boxes, Vectors
 from budgetvdr.store import place, records, routes
-from budgetvdr.store.engine import is_storage_failure, reason, storage_error, storage_failures
+from budgetvdr.store.engine import is_failure, is_storage_failure, reason, storage_error, storage_failures
 from budgetvdr.store.filters import Where, enclosed, literal, to_sql
 from budgetvdr.store.records import (
     ADDRESS,
@@ -27,6 +27,7 @@ from budgetvdr.store.records import (
     PageFacts,
     RowAddresses,
     Slab,
+    Stamps,
     StoreStats,
 )
 from budgetvdr.store.routes import Routes
@@ -71,7 +72,7 @@ class Snapshot:
         return {key: KINDS.get(kind, str(kind)) for key, kind in metadata_fields(self._schema).items()}
 
     def page_count(self) -> int:
-        """Stored pages, blank ones included."""
+        """Stored pages, blank ones included; known without reading, also of a version that was removed meanwhile."""
         with storage_failures(f"read {self._uri}"):
             return int(self._table.count_rows())
 
@@ -163,22 +164,22 @@ class Snapshot:
     def routes(self, depth: int) -> Routes | None:
         """What the side table of a depth says about these pages, None where there is none; see `routes`.
 
-        The table is the latest one, whatever the version of this snapshot.
+        The table is the latest one, whatever the version of this snapshot. Raises RoutesError where it is damaged.
         """
-        with storage_failures(f"read the routes of {self._uri}"):
-            pages = self._table.search().select(["id", "revision"]).with_row_id(True).to_arrow()
-            return routes.read(self._database, depth, pages, identity=self.identity)
+        addresses, stamps = self._stamps()
+        return routes.read(self._database, depth, addresses, stamps, identity=self.identity)
 
     def routed_depths(self) -> tuple[int, ...]:
-        """Depths that have a side table."""
-        with storage_failures(f"read the routes of {self._uri}"):
-            return tuple(depth for depth in self.settings.depths if routes.exists(self._database, depth))
+        """Depths that have a side table, as far as it can be opened."""
+        return tuple(
+            depth for depth in self.settings.depths if routes.exists(self._database, depth, identity=self.identity)
+        )
 
-    def names(self, addresses: RowAddresses) -> tuple[list[str], list[str]]:
-        """Ids and revisions of chosen pages, in the order asked."""
-        taken, order = self._take(addresses, ["id", "revision"])
-        ids, revisions = taken.column("id").to_pylist(), taken.column("revision").to_pylist()
-        return [ids[place] for place in order], [revisions[place] for place in order]
+    def stamps(self, addresses: RowAddresses) -> Stamps:
+        """(p,) uint64 of chosen pages, in the order asked: another one whenever a page is stored anew."""
+        pages, stamps = self._stamps()
+        order = np.argsort(pages)
+        return stamps[order[np.searchsorted(pages, addresses, sorter=order)]]
 
     def document_state(self, doc_id: str) -> DocumentState:
         """What is stored of a document."""
@@ -223,7 +224,6 @@ class Snapshot:
             vectors=vectors,
             blank_pages=self.blank_count(),
             vector_bytes=vectors * np.dtype(np.float16).itemsize * self.settings.dims[-1] * len(self.settings.depths),
-            region_bytes=vectors * 4 * np.dtype(np.uint16).itemsize,
             image_bytes=image_bytes,
             data_bytes=int(files["total_bytes"]),
             fragments=int(files["fragment_stats"]["num_fragments"]),
@@ -237,6 +237,14 @@ class Snapshot:
         found = [batch.column("_vectors").to_numpy() for batch in self._batches(("_vectors",))]
         return np.concatenate([np.empty(0, np.int64), *found])
 
+    def _stamps(self) -> tuple[RowAddresses, Stamps]:
+        """Of all pages."""
+        pages, stamps = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+        for batch in self._batches(("_stamp",)):
+            pages.append(records.addresses(batch))
+            stamps.append(batch.column("_stamp").to_numpy())
+        return np.concatenate(pages), np.concatenate(stamps)
+
     def _row(self, page_id: str, columns: Sequence[str]) -> pa.RecordBatch | None:
         found = self.matching(f"id = {literal(page_id, 'id', pa.string())}")
         return self._take(found, columns)[0] if len(found) else None
@@ -248,7 +256,9 @@ class Snapshot:
             query = query.where(enclosed(where))
         try:
             yield from query.to_batches()
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:
+            if not is_failure(error):
+                raise
             if where is None or is_storage_failure(error):
                 raise storage_error(f"read {self._uri}", error) from error
             complaint = reason(error).split(" Valid fields are")[0]

@@ -20,7 +20,7 @@ from budgetvdr.store import engine, place, routes
 from budgetvdr.store.engine import storage_failures
 from budgetvdr.store.filters import enclosed, literal, one_of
 from budgetvdr.store.records import DocumentState, VersionInfo
-from budgetvdr.store.routes import PageCodes, Settings
+from budgetvdr.store.routes import PageCodes
 from budgetvdr.store.rows import PageRow, arrow_table, check_row, latest_by_id
 from budgetvdr.store.schema import (
     IndexSettings,
@@ -29,7 +29,7 @@ from budgetvdr.store.schema import (
     read_settings,
 )
 from budgetvdr.store.snapshot import Snapshot
-from budgetvdr.store.upkeep import KEEP_VERSIONS, OptimizeReport, Upkeep, optimize
+from budgetvdr.store.upkeep import KEEP_VERSIONS, OptimizeReport, Upkeep
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
@@ -64,7 +64,7 @@ class Store:
         self._looking = threading.Lock()
         with storage_failures(f"open {uri}"):
             self.settings = read_settings(table.schema, uri)
-        self._upkeep = Upkeep(self.settings, self._folder, uri)
+        self._upkeep = Upkeep(database, self.settings, self._folder, uri)
         shown = place.existing(database, uri)
         if version is not None:
             place.check_out(shown, version, uri)
@@ -200,31 +200,42 @@ class Store:
             return 0
         return self._commit("delete pages", lambda table: int(table.delete(condition).num_deleted_rows))
 
-    def write_routes(
-        self, depth: int, pages: PageCodes, centroids: npt.NDArray[np.float32], settings: Settings
-    ) -> None:
+    def write_routes(self, depth: int, pages: PageCodes, centroids: npt.NDArray[np.float32], trained_on: int) -> None:
         """Replaces the side table of a depth in one commit; see `routes`, and `Snapshot.routes` for reading.
+
+        trained_on: vectors that the index had when the centroids were made.
 
         Raises ValueError for shapes that do not fit, ReadOnlyError, StorageError.
         """
         routes.check(pages, centroids)
-        identity, keep = self._snapshot.identity, KEEP_VERSIONS
+        data = routes.arrow_table(pages, centroids, trained_on)
 
         def write(_: LanceTable) -> None:
-            routes.write(self._database, depth, pages, centroids, settings=settings, identity=identity, keep=keep)
+            routes.write(self._database, depth, data, alone=self._folder is not None)
 
-        self._commit("store routes", write, tidy=False)
+        self._commit("store the first stage", write, tidy=False)
+
+    def drop_routes(self, depth: int) -> None:
+        """Removes the side table of a depth, damaged or not; nothing happens where there is none.
+
+        Raises ReadOnlyError, StorageError.
+        """
+        self._commit("drop the first stage", lambda _: routes.drop(self._database, depth), tidy=False)
 
     def optimize(self, keep: timedelta = KEEP_VERSIONS) -> OptimizeReport:
         """Merges small fragments, drops deleted rows, and removes versions older than `keep`.
 
         Rewrites fragments that are small, which includes all of an index below a million pages. Readers still on a
         removed version get StorageError and must take a new snapshot, so `keep` should exceed the longest search.
-        What interrupted writes left behind goes too, on a local disk.
+        What interrupted writes left behind goes too, on a local disk. keep: a time of 0 or more.
 
-        Raises ReadOnlyError, StorageError.
+        Raises ReadOnlyError, StorageError, TypeError or ValueError for another `keep`.
         """
-        return self._commit("optimize", lambda table: optimize(table, self._folder, keep), tidy=False)
+        if not isinstance(keep, timedelta):
+            raise TypeError(f"keep: expected a datetime.timedelta, such as timedelta(hours=1); found {keep!r}")
+        if keep < timedelta(0):
+            raise ValueError(f"keep: expected a time of 0 or more, for which old versions stay; found {keep}")
+        return self._commit("optimize", lambda table: self._upkeep.optimize(table, keep), tidy=False)
 
     def bytes_on_disk(self) -> int:
         """Bytes of all files, old versions included; on an object store those of the latest version's data."""

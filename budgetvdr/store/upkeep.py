@@ -1,6 +1,6 @@
 """Keeping an index small and quick while it is written to.
 
-Every commit adds a fragment, which costs each read of the whole table about 0.25 ms, and leaves what it replaced to an
+Every commit adds a fragment, which costs each read of the whole table about 0.3 ms, and leaves what it replaced to an
 older version. LanceDB's one remedy rewrites every fragment below a million pages, which is all of an index, and only
 after that frees old versions. So there are two steps here:
 
@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +25,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from budgetvdr.store import engine, place
+from budgetvdr.store import engine, place, routes
 from budgetvdr.store.records import RowAddresses, addresses
-from budgetvdr.store.schema import IndexSettings
+from budgetvdr.store.schema import TABLE, IndexSettings
 
 if TYPE_CHECKING:
+    from lancedb.db import DBConnection
     from lancedb.table import LanceTable
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ _MANY_FRAGMENTS: Final = 32
 _FEWEST_MERGED: Final = 8
 # Merging holds its pages in memory, and others wait: 192 MB take about a second.
 _MOST_MERGED: Final = 192 << 20
+# Of a larger index only the pages stored last are looked at: what is merged is stored last, and so are small ones.
+_MOST_LOOKED_AT: Final = 4 * _MOST_MERGED
 _FACTS_BYTES: Final = 4096
 # Compacting others would wait for longer than a lock may be held is left to those who ask for it.
 _MOST_COMPACTED: Final = 4 << 30
@@ -79,7 +82,8 @@ class Upkeep:
     Where that fails nothing is lost, and the next time may do better: it never fails the commit that it follows.
     """
 
-    def __init__(self, settings: IndexSettings, folder: Path | None, uri: str) -> None:
+    def __init__(self, database: DBConnection, settings: IndexSettings, folder: Path | None, uri: str) -> None:
+        self._database = database
         self._settings = settings
         self._folder = folder
         self._uri = uri
@@ -94,49 +98,65 @@ class Upkeep:
             if before // _MERGE_EVERY != table.version // _MERGE_EVERY:
                 merge(table, self._settings)
             if before // _COMPACT_EVERY != table.version // _COMPACT_EVERY and self._may_compact(table):
-                optimize(table, self._folder, KEEP_VERSIONS)
+                self.optimize(table, KEEP_VERSIONS)
                 self._compacted = time.monotonic()
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:
+            if not engine.is_failure(error):
+                raise
             _log.info("upkeep of %s is put off: %s", self._uri, engine.reason(error))
+
+    def optimize(self, table: LanceTable, keep: timedelta) -> OptimizeReport:
+        """Rewrites what is small as one, drops deleted rows, removes versions older than `keep` and unfinished writes.
+
+        On a local disk only for the holder of the lock: what looks unfinished then is.
+        """
+        folder, alone = self._folder, self._folder is not None
+        before = place.bytes_on_disk(table, folder), place.fragments(table), len(place.versions(table))
+        # LanceDB warns about 0, which here is an explicit wish.
+        table.optimize(cleanup_older_than=max(keep, timedelta(milliseconds=1)), delete_unverified=alone)
+        for depth in self._settings.depths:
+            self._tidy_routes(depth)
+        if folder is not None:
+            place.sweep(folder, [TABLE, *(routes.name(depth) for depth in self._settings.depths)])
+        return OptimizeReport(
+            bytes_before=before[0],
+            bytes_after=place.bytes_on_disk(table, folder),
+            fragments_before=before[1],
+            fragments_after=place.fragments(table),
+            versions_before=before[2],
+            versions_after=len(place.versions(table)),
+        )
+
+    def _tidy_routes(self, depth: int) -> None:
+        try:
+            routes.tidy(self._database, depth, alone=self._folder is not None)
+        except Exception as error:
+            if not engine.is_failure(error):
+                raise
+            # A damaged one is made anew by those who refresh it, or dropped.
+            _log.info("the first stage of depth %d of %s is left as it is: %s", depth, self._uri, engine.reason(error))
 
     def _may_compact(self, table: LanceTable) -> bool:
         lately = time.monotonic() - self._compacted < KEEP_VERSIONS.total_seconds()
         return not lately and worth_compacting(table, self._folder, KEEP_VERSIONS)
 
 
-def optimize(table: LanceTable, folder: Path | None, keep: timedelta) -> OptimizeReport:
-    """Rewrites what is small as one, drops deleted rows, removes versions older than `keep` and unfinished writes.
-
-    On a local disk only for the holder of the lock: what looks unfinished then is.
-    """
-    size, fragments, versions = place.bytes_on_disk(table, folder), place.fragments(table), len(place.versions(table))
-    # LanceDB warns about 0, which here is an explicit wish.
-    table.optimize(cleanup_older_than=max(keep, timedelta(milliseconds=1)), delete_unverified=folder is not None)
-    if folder is not None:
-        place.sweep(folder)
-    return OptimizeReport(
-        bytes_before=size,
-        bytes_after=place.bytes_on_disk(table, folder),
-        fragments_before=fragments,
-        fragments_after=place.fragments(table),
-        versions_before=versions,
-        versions_after=len(place.versions(table)),
-    )
-
-
 def merge(table: LanceTable, settings: IndexSettings) -> bool:
     """Stores the pages of small fragments together, in one commit; whether there were enough of them."""
     stats = table.stats()
-    if stats["fragment_stats"]["num_fragments"] < _MANY_FRAGMENTS and 2 * stats["num_rows"] > _rows_ever(stats):
+    rows, is_hollow = stats["num_rows"], 2 * stats["num_rows"] < _rows_ever(stats)
+    if not rows or (stats["fragment_stats"]["num_fragments"] < _MANY_FRAGMENTS and not is_hollow):
         return False
-    chosen = worth_merging(*_sizes(table, settings))
+    # Where most rows are deleted there are such fragments, wherever they lie.
+    looked_at = rows if is_hollow else rows * _MOST_LOOKED_AT // max(int(stats["total_bytes"]), 1)
+    chosen = worth_merging(*_sizes(table, settings, max(rows - looked_at, 0)))
     if not len(chosen):
         return False
     names = table.schema.names
     rows = table.take_row_ids(chosen.tolist()).select(names).to_arrow()
     data = pa.Table.from_arrays(rows.columns, schema=table.schema)
     # A page that another writer has changed or deleted since it was read stays what it is.
-    unchanged = "target.revision = source.revision AND target.source = source.source"
+    unchanged = "target._stamp = source._stamp AND target.source = source.source"
     table.merge_insert("id").when_matched_update_all(where=unchanged).execute(data)
     return True
 
@@ -144,7 +164,7 @@ def merge(table: LanceTable, settings: IndexSettings) -> bool:
 def worth_merging(pages: RowAddresses, sizes: npt.NDArray[np.int64]) -> RowAddresses:
     """Addresses of the pages that should be stored again in one fragment; none where that would not pay.
 
-    pages, sizes: (p,) addresses of all pages, and their bytes.
+    pages, sizes: (p,) addresses of all pages of some fragments, and their bytes.
 
     Fragments of which less than half is left are taken, and then the smallest, as long as the largest of these is at
     most half of all. So a page always moves to a fragment at least twice as large, and is rewritten a number of times
@@ -188,7 +208,7 @@ def worth_compacting(table: LanceTable, folder: Path | None, keep: timedelta) ->
     if table.version - oldest.version < commits:
         return False
     # What was written since the last time is still being kept; it was `keep` ago at least if the oldest is twice that.
-    return datetime.now() - oldest.time > 2 * keep
+    return datetime.now(UTC) - oldest.time > 2 * keep
 
 
 def _live_bytes(table: LanceTable) -> int:
@@ -203,13 +223,18 @@ def _rows_ever(stats: Mapping[str, Any]) -> float:
     return float(fragments["num_fragments"] * fragments["lengths"]["mean"])
 
 
-def _sizes(table: LanceTable, settings: IndexSettings) -> tuple[RowAddresses, npt.NDArray[np.int64]]:
-    """Addresses of all pages and about how many bytes each takes."""
+def _sizes(table: LanceTable, settings: IndexSettings, start: int) -> tuple[RowAddresses, npt.NDArray[np.int64]]:
+    """Addresses and about how many bytes each takes, of all pages of the fragments that begin after `start` pages."""
     # Vectors of float16, and four uint16 of their regions.
     bytes_per_vector = 2 * settings.dims[-1] * len(settings.depths) + 8
     pages, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for batch in table.search().select(["_vectors", "_image_bytes"]).with_row_id(True).to_batches():
+    for batch in table.search().select(["_vectors", "_image_bytes"]).with_row_id(True).offset(start).to_batches():
         pages.append(addresses(batch))
         vectors, images = (batch.column(name).to_numpy().astype(np.int64) for name in ("_vectors", "_image_bytes"))
         sizes.append(vectors * bytes_per_vector + images + _FACTS_BYTES)
-    return np.concatenate(pages), np.concatenate(sizes)
+    found, size = np.concatenate(pages), np.concatenate(sizes)
+    if start:
+        # The first fragment may begin before.
+        fragments = found >> np.uint64(32)
+        found, size = found[fragments != fragments[:1]], size[fragments != fragments[:1]]
+    return found, size
