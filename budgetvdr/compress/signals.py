@@ -92,7 +92,7 @@ class Signals:
             nothing = np.zeros(0, np.float32)
             return cls(vectors, nothing, nothing, nothing)
         support, in_degree, from_global = (
-            _joined([getattr(window, name) for window in windows]) for name in Attention.__slots__
+            joined([getattr(window, name) for window in windows]) for name in Attention.__slots__
         )
         return cls(vectors, centrality(support), in_degree.mean(axis=0), from_global.mean(axis=0))
 
@@ -143,9 +143,10 @@ def centrality(support: Scores) -> Scores:
     return mean
 
 
-def _joined(parts: Sequence[Scores]) -> Scores:
-    count = sum(part.shape[1] for part in parts)
-    return np.concatenate([part * np.float32(part.shape[1] / count) for part in parts], axis=1)
+def joined(windows: Sequence[Scores]) -> Scores:
+    """Statistics (..., n) of the windows a page was read in -> (..., N) of the page; see `Signals.of`."""
+    count = sum(window.shape[-1] for window in windows)
+    return np.concatenate([window * np.float32(window.shape[-1] / count) for window in windows], axis=-1)
 
 
 def _check_scores(name: str, scores: Scores, count: int) -> None:
