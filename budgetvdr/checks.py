@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import get_args
 
 from budgetvdr.budget import is_count
@@ -52,10 +51,8 @@ def check_add(*, password: object, batch_size: object, if_exists: object, read: 
             raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; found {value!r}")
 
 
-def check_optimize(*, keep: object, first_stage: object) -> None:
-    """Raises ValueError for an argument of `optimize` that is none of its choices."""
-    if not isinstance(keep, timedelta):
-        raise ValueError(f"keep is a timedelta, such as timedelta(minutes=15); found {keep!r}")
+def check_first_stage(first_stage: object) -> None:
+    """Raises ValueError for what `optimize` does not take for it."""
     if first_stage is not None and not isinstance(first_stage, bool):
         raise ValueError(f"first_stage must be True, False or None; found {first_stage!r}")
 

@@ -165,7 +165,7 @@ def _optimize_parser(parsers: _Parsers) -> None:
     parser.add_argument(
         "--first-stage",
         action=argparse.BooleanOptionalAction,
-        help="whether there is to be a first stage (default: from 4 million vectors on)",
+        help="make one, or remove it (default: make one from 4 million vectors on, and keep up one that is there)",
     )
     parser.set_defaults(run=commands.optimize)
 

@@ -109,8 +109,9 @@ def optimize(arguments: argparse.Namespace) -> int:
 
 
 def recall(arguments: argparse.Namespace) -> int:
-    """Measures what a budget finds of the exact answer."""
-    with _reading(arguments, memory_limit=arguments.memory_limit) as index:
+    """Measures what a budget finds of the exact answer, and keeps it for `info`."""
+    limit: int | None = arguments.memory_limit
+    with Index.open(arguments.index, encoder=arguments.encoder, create=False, memory_limit=limit) as index:
         budget = _budget(arguments, index)
         report = index.check_recall(arguments.n, budget=budget, k=arguments.k, queries=arguments.query)
     print(json.dumps(asdict(report)) if arguments.json else _recall_text(report))
@@ -184,16 +185,16 @@ def _info_rows(found: IndexInfo) -> dict[str, str]:
         "encoder": f"{found.encoder} ({found.fingerprint})",
         "on disk": f"{_size(found.bytes_on_disk)} in {found.fragments} data files; {parts}",
         "first stage": f"at depth {', '.join(map(str, found.first_stage))}" if found.first_stage else "none",
+        "recall": "" if found.recall is None else f"{_recall_text(found.recall)}, at version {found.recall.version}",
     }
     return {name: text for name, text in rows.items() if text}
 
 
 def _recall_text(report: RecallReport) -> str:
-    proposed = "all pages" if report.candidates is None else f"{report.candidates} candidates"
+    proposed = "every page" if report.candidates is None else f"{report.candidates} candidates"
     return (
-        f"recall {report.recall:.3f} of the exact {report.k} best, {report.worst:.3f} at worst, over {report.queries} "
-        f"queries\ndepth {report.depth}, dim {report.dim}, {proposed}: {report.pages} pages looked at, "
-        f"{report.ms:.1f} ms a query"
+        f"{report.recall:.3f} of the exact {report.k} best, {report.worst:.3f} at worst, over {report.queries} queries "
+        f"at depth {report.depth}, dim {report.dim}, {proposed}; {report.pages} pages looked at, {report.ms:.1f} ms"
     )
 
 

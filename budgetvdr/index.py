@@ -10,7 +10,7 @@ from typing import Self, overload
 
 from tqdm import tqdm
 
-from budgetvdr import checks
+from budgetvdr import checks, recall_file
 from budgetvdr.budget import Budget, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
 from budgetvdr.encoders import Encoder
@@ -215,6 +215,8 @@ class Index:
     ) -> RecallReport:
         """Measures which share of the exact k best pages a budget finds on this index, and keeps it for `info`.
 
+        A local index that may be written keeps it beside its table, for later processes too.
+
         Exact is what scoring every stored vector gives at the same depth and width, so that it is the first stage and
         the scan that are measured. n: queries, made of words from random pages. queries: your own instead, one or many;
         n then does not count. Reads the whole index once and scores it for every query: about as long as so many
@@ -230,7 +232,9 @@ class Index:
             raise QueryError("check_recall(queries=...) needs at least one query; found none")
 
         def measure(snapshot: Snapshot) -> RecallReport:
-            return check(self._finder, snapshot, texts or sample_queries(snapshot, int(n)), point, k=int(k))
+            report = check(self._finder, snapshot, texts or sample_queries(snapshot, int(n)), point, k=int(k))
+            recall_file.save(report, self._store, snapshot)
+            return report
 
         self._recall = on_latest(self._store, measure)
         return self._recall
@@ -259,8 +263,9 @@ class Index:
         """What the index holds and what it takes."""
 
         def look(snapshot: Snapshot) -> IndexInfo:
+            recall = self._recall or recall_file.load(self._store, snapshot)
             resident = self._searcher.nbytes
-            return describe(self._store, snapshot, presets=self.presets, resident_bytes=resident, recall=self._recall)
+            return describe(self._store, snapshot, presets=self.presets, resident_bytes=resident, recall=recall)
 
         return on_latest(self._store, look)
 
@@ -281,18 +286,19 @@ class Index:
 
         The first stage proposes pages to budgets with `candidates`, so that they need not scan every page. It takes
         about 3 CPU ms for a page of 150 vectors, and reads the leading components of every vector twice. first_stage:
-        True makes one, False does not; None makes one where there are 4 million vectors or more, from which it saves
-        time. One that is there is brought up to date, whatever the size.
+        True makes one, False removes it; None makes one where there are 4 million vectors or more, from which it saves
+        time, and brings one that is there up to date, whatever the size.
 
         Rewrites an index below a million pages as a whole, and is seldom needed: small files are merged as they come,
         and old versions removed when they take as much as the index and that is below 4 GB. keep: versions younger than
         this stay, for searches that still read them; until they are older and `optimize` is called again, the index
-        takes its space twice. timedelta(0) frees everything now, and a search that runs meanwhile in another process
-        may have to be repeated.
+        takes its space twice. timedelta(0) frees everything now: reads that run meanwhile begin again on the latest
+        version, and an index opened at an old one by `version` fails.
 
-        Raises ReadOnlyError, StorageError, ValueError for an argument that is none of its choices.
+        Raises ReadOnlyError, StorageError, ValueError for an argument that is none of its choices, TypeError for a keep
+        that is no timedelta.
         """
-        checks.check_optimize(keep=keep, first_stage=first_stage)
+        checks.check_first_stage(first_stage)
         return self._upkeep.optimize(keep, first_stage)
 
     def close(self) -> None:

@@ -23,7 +23,8 @@ class IndexInfo:
     `current_bytes` there. current_bytes: the data of this version; of it vector_bytes are vectors, all depths together,
     and image_bytes pictures. versions: how many can still be read. fragments: data files.
     resident_bytes: vectors in this process's memory, with the lists of the first stage. first_stage: depths that have
-    one (see `Index.optimize`). recall: what the last `Index.check_recall` of this object measured.
+    one (see `Index.optimize`). recall: what the last `Index.check_recall` of this object measured, or
+    else of any process that could write to a local index; its version tells how old it is.
     """
 
     path: str

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Upkeep:
-    """Decides when the first stage of one index is made or brought up to date."""
+    """Decides when the first stage of one index is made, brought up to date, and removed."""
 
     def __init__(self, store: Store, searcher: Searcher) -> None:
         self._store = store
@@ -38,8 +38,10 @@ class Upkeep:
     def optimize(self, keep: timedelta, first_stage: bool | None) -> OptimizeReport:
         """See `Index.optimize`."""
         report = self._store.optimize(keep)
-        if first_stage is None:
-            first_stage = on_latest(self._store, Snapshot.vector_count) >= LEAST_VECTORS
-        self._searcher.refresh_first_stage(self._store, make=first_stage)
+        if first_stage is False:
+            for depth in self._store.settings.depths:
+                self._store.drop_routes(depth)
+        large = first_stage is None and on_latest(self._store, Snapshot.vector_count) >= LEAST_VECTORS
+        self._searcher.refresh_first_stage(self._store, make=first_stage or large)
         self._unrouted = 0
         return replace(report, bytes_after=self._store.bytes_on_disk())

@@ -107,7 +107,9 @@ def test_a_first_stage_and_what_it_finds(index_path: str, capsys: pytest.Capture
     report = json.loads(capsys.readouterr().out)
     assert (report["recall"], report["queries"], report["k"], report["candidates"], report["dim"]) == (1, 2, 1, 2, 64)
     assert main(["recall", index_path, "-k", "1", "--query", "lighthouse", "--budget", "full"]) == 0
-    assert "recall 1.000 of the exact 1 best" in capsys.readouterr().out
+    assert "1.000 of the exact 1 best" in capsys.readouterr().out
+    assert main(["info", index_path]) == 0
+    assert "recall  1.000 of the exact 1 best" in capsys.readouterr().out
 
 
 def test_a_folder_with_a_bad_file_is_done_in_part(

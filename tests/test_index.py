@@ -465,9 +465,15 @@ def test_optimize_refreshes_a_first_stage_of_any_size_and_reports_what_is_there_
     index.optimize()
     stored = index._store.snapshot().routes(index.depths[0])
     assert stored is not None and stored.known.all()
-    for wrong in ({"first_stage": "yes"}, {"first_stage": 1}, {"keep": 15}, {"keep": None}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            index.optimize(**wrong)  # type: ignore[arg-type]
+    index.optimize(first_stage=False)
+    assert index.info().first_stage == ()
+    assert index.search("pineapples", k=1, budget=Budget(candidates=1))[0].budget.pages == 4
+    for wrong in ("yes", 1, 0):
+        with pytest.raises(ValueError, match="first_stage must be True, False or None"):
+            index.optimize(first_stage=wrong)  # type: ignore[arg-type]
+    for wrong in (15, None):
+        with pytest.raises(TypeError, match="timedelta"):
+            index.optimize(keep=wrong)  # type: ignore[arg-type]
 
 
 def test_pages_stay_where_the_first_stage_cannot_follow(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,38 @@ class Scaled:
 def _words(text: str) -> Words:
     texts = tuple(text.split())
     return Words(texts, np.tile(np.array([[0.1, 0.1, 0.2, 0.2]], np.float32), (len(texts), 1)))
+
+
+def test_a_later_process_is_told(tmp_path: Path, index: Index, encoder: Encoder) -> None:
+    path, file = tmp_path / "index", tmp_path / "index" / ".budgetvdr.recall.json"
+    with Index.open(path, encoder=encoder, read_only=True) as reader:
+        own = reader.check_recall(2, budget="full", k=3)
+        assert reader.info().recall == own
+        assert index.info().recall is None and not file.exists(), "read-only writes nothing"
+        report = index.check_recall(5, budget="full", k=3)
+        assert reader.info().recall == own
+    with Index.open(path, encoder=encoder, version=index.info().version) as pinned:
+        assert pinned.info().recall == report
+        pinned.check_recall(3)
+    with Index.open(path, encoder=encoder, create=False) as later:
+        assert later.info().recall == report
+        for text in ("", "[]", '{"identity": "x", "report": {}}', '{"report": 1}', file.read_text()[:-9]):
+            file.write_text(text)
+            assert later.info().recall is None
+        kept = index.check_recall(2)
+        assert later.info().recall == kept
+    assert [entry.name for entry in path.glob(".budgetvdr.recall*")] == [file.name], "nothing half-written stays"
+    # A file that cannot be written costs the report nothing.
+    file.unlink()
+    file.mkdir()
+    assert index.check_recall(2).recall == 1.0
+    assert [entry.name for entry in path.glob(".budgetvdr.recall*")] == [file.name]
+    # The report of an index that was there before says nothing about the one that is there now.
+    file.rmdir()
+    index.check_recall(2)
+    shutil.rmtree(path / "pages.lance")
+    with Index.open(path, encoder=encoder, depths=[2]) as anew:
+        assert anew.info().recall is None
 
 
 def test_refuses_what_it_cannot_measure(tmp_path: Path, index: Index, encoder: Encoder) -> None:
