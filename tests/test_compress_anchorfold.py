@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from budgetvdr.compress import AnchorFold, Attention, CompressionError, Signals, Window
-from budgetvdr.compress.anchorfold import assign
+from budgetvdr.compress.anchorfold import assign, spread
 from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.propagation import in_degree, layer_support
 from budgetvdr.compress.signals import centrality
@@ -152,23 +154,53 @@ def test_random_anchors_ignore_centrality() -> None:
     assert settings.compress(page).groups.tolist() != AnchorFold(gamma=0.2).compress(page).groups.tolist()
 
 
+def test_spread_anchors_are_central_and_unlike() -> None:
+    # Scores 5, 4, 3, 1. The second token equals the first (merit 4 * 0), the third is at right angles to it (3 * 1),
+    # the fourth opposite (1 * 1, distances end at 1), then at right angles to the third.
+    units = rows([1, 0], [1, 0], [0, 1], [-1, 0])
+    scores = np.array([5, 4, 3, 1], np.float32)
+    assert [spread(units, scores, count).tolist() for count in (1, 2, 3)] == [[0], [0, 2], [0, 2, 3]]
+    # With all of the directions taken, equal tokens are still chosen once each.
+    assert spread(rows([1, 0], [1, 0], [1, 0], [0, 1]), scores, 3).tolist() == [0, 1, 3]
+    assert spread(rows([1, 0], [1, 0], [1, 0]), np.zeros(3, np.float32), 2).tolist() == [0, 1]
+    result = AnchorFold(cap=2, anchors="spread").compress(Signals(units, scores))
+    assert result.groups.tolist() == [0, 0, 1, 1]
+
+
+def test_spread_equals_its_definition() -> None:
+    page = random_page(50)
+    assert page.centrality is not None
+    units, chosen = unit(page.vectors).astype(float), [int(page.centrality.argmax())]
+    while len(chosen) < 12:
+        merits = {
+            i: page.centrality[i] * min(1.0, *(1 - units[i] @ units[j] for j in chosen))
+            for i in range(50)
+            if i not in chosen
+        }
+        chosen.append(max(merits, key=lambda i: merits[i]))
+    assert spread(unit(page.vectors), page.centrality, 12).tolist() == sorted(chosen)
+
+
 # What must hold of any page.
 
 
-def test_keeping_all_changes_nothing() -> None:
+@pytest.mark.parametrize("anchors", ["centrality", "spread", "random"])
+def test_keeping_all_changes_nothing(anchors: Literal["centrality", "spread", "random"]) -> None:
     page = random_page(50)
-    result = AnchorFold(gamma=1.0).compress(page)
+    result = AnchorFold(gamma=1.0, anchors=anchors).compress(page)
     full = page.vectors / np.linalg.norm(page.vectors, axis=1, keepdims=True)
     assert result.vectors.astype(np.float16).tobytes() == full.astype(np.float16).tobytes()
     assert result.groups.tolist() == list(range(50))
 
 
-def test_the_order_of_tokens_does_not_matter() -> None:
+@pytest.mark.parametrize("anchors", ["centrality", "spread"])
+def test_the_order_of_tokens_does_not_matter(anchors: Literal["centrality", "spread"]) -> None:
+    method = AnchorFold(gamma=0.1, anchors=anchors)
     page = random_page(60)
     shuffle = np.random.default_rng(1).permutation(60)
     assert page.centrality is not None
     moved = Signals(page.vectors[shuffle], page.centrality[shuffle])
-    here, there = AnchorFold(gamma=0.1).compress(page), AnchorFold(gamma=0.1).compress(moved)
+    here, there = method.compress(page), method.compress(moved)
     # Tokens that shared a vector still do, and the vector is the same.
     np.testing.assert_allclose(here.vectors[here.groups[shuffle]], there.vectors[there.groups], atol=1e-6)
 
@@ -192,9 +224,11 @@ def test_one_anchor_takes_all() -> None:
     assert result.vectors.shape == (1, 8) and result.groups.tolist() == [0] * 30
 
 
-def test_one_token_and_none() -> None:
-    assert AnchorFold(gamma=0.05).compress(random_page(1)).groups.tolist() == [0]
-    nothing = AnchorFold(gamma=0.05).compress(Signals.of(np.zeros((0, 8), np.float32), []))
+@pytest.mark.parametrize("anchors", ["centrality", "spread", "random"])
+def test_one_token_and_none(anchors: Literal["centrality", "spread", "random"]) -> None:
+    method = AnchorFold(gamma=0.05, anchors=anchors)
+    assert method.compress(random_page(1)).groups.tolist() == [0]
+    nothing = method.compress(Signals.of(np.zeros((0, 8), np.float32), []))
     assert nothing.vectors.shape == (0, 8) and nothing.groups.shape == (0,)
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, unit
-from budgetvdr.compress.signals import Compressed, Groups, Signals, Window
+from budgetvdr.compress.signals import Compressed, Groups, Scores, Signals, Window
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import BudgetError
 from budgetvdr.pages import Vectors
@@ -23,11 +23,12 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorFold(Sized):
-    """Settings; each of the last four, changed alone, is an ablation of the paper's Table 1.
+    """Settings; steps=1, anchors="random", folding=False or weights="uniform" are the ablations of the paper's Table 1.
 
     gamma, cap: how many vectors a page keeps (`Sized`).
     steps: K of the propagation; None for the bundle's calibrated one, 1 for a single step.
-    anchors: "centrality", or "random" for tokens drawn without looking.
+    anchors: "centrality" for the most central tokens; "spread", which is not in the paper, for central tokens that are
+        unlike each other (`spread`); "random" for tokens drawn without looking.
     folding: whether tokens that are no anchors are folded into one; False drops them.
     weights: "centrality", or "uniform" for plain means.
     """
@@ -35,7 +36,7 @@ class AnchorFold(Sized):
     VERSION: ClassVar[int] = 1
 
     steps: int | None = None
-    anchors: Literal["centrality", "random"] = "centrality"
+    anchors: Literal["centrality", "spread", "random"] = "centrality"
     folding: bool = True
     weights: Literal["centrality", "uniform"] = "centrality"
 
@@ -43,9 +44,9 @@ class AnchorFold(Sized):
         Sized.__post_init__(self)
         if self.steps is not None and self.steps < 1:
             raise BudgetError(f"steps of AnchorFold: expected at least 1 or None, found {self.steps}")
-        if self.anchors not in ("centrality", "random") or self.weights not in ("centrality", "uniform"):
+        if self.anchors not in ("centrality", "spread", "random") or self.weights not in ("centrality", "uniform"):
             raise BudgetError(
-                "AnchorFold takes anchors 'centrality' or 'random' and weights 'centrality' or 'uniform'; "
+                "AnchorFold takes anchors 'centrality', 'spread' or 'random' and weights 'centrality' or 'uniform'; "
                 f"found {self.anchors!r} and {self.weights!r}"
             )
 
@@ -55,17 +56,39 @@ class AnchorFold(Sized):
 
     def compress(self, page: Signals) -> Compressed:
         """Stored vectors are in the order of their anchors on the page. Raises CompressionError without centrality."""
-        count = len(page.vectors)
-        kept = self.size(count)
-        if self.anchors == "random":
-            anchors = at_random(count, kept, seed=0)
-        else:
-            anchors = highest(page.need("centrality", "AnchorFold"), kept)
-        if not self.folding or not count:
+        units = unit(page.vectors)
+        anchors = self._anchors(page, units)
+        if not self.folding or not len(units):
             return keep(page.vectors, anchors)
-        groups = assign(unit(page.vectors), anchors)
         weights = page.need("centrality", "AnchorFold") if self.weights == "centrality" else None
-        return fold(page.vectors, groups, weights)
+        return fold(page.vectors, assign(units, anchors), weights)
+
+    def _anchors(self, page: Signals, units: Vectors) -> Rows:
+        count = self.size(len(units))
+        if self.anchors == "random":
+            return at_random(len(units), count, seed=0)
+        scores = page.need("centrality", "AnchorFold")
+        return spread(units, scores, count) if self.anchors == "spread" else highest(scores, count)
+
+
+def spread(units: Vectors, scores: Scores, count: int) -> Rows:
+    """Positions of `count` tokens, ascending, chosen one by one: the highest score times distance to the nearest.
+
+    units: (N, D), unit length. The nearest is the most similar of the tokens chosen before, and the distance to it is
+    1 - cosine, at most 1; the first one chosen has the highest score. Of equal ones the first. Central tokens repeat what others say (full stops, the same word again); chosen by
+    centrality alone, they leave little room for the rest of the page.
+    """
+    if count == len(units):
+        return np.arange(count)
+    chosen = np.empty(count, np.intp)
+    distance = np.ones(len(units), np.float32)
+    for place in range(count):
+        merit = scores * distance
+        # Below what a token that only equals a chosen one has.
+        merit[chosen[:place]] = -1
+        chosen[place] = merit.argmax()
+        np.minimum(distance, np.maximum(1 - units @ units[chosen[place]], 0), out=distance)
+    return np.sort(chosen)
 
 
 def assign(units: Vectors, anchors: Rows) -> Groups:
