@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import MakePdf
+from PIL import Image, ImageDraw, ImageFont
 
-from budgetvdr import Index
+from budgetvdr import Budget, Index
 from budgetvdr.encoders import Encoder
-from budgetvdr.errors import QueryError, ReadOnlyError, SourceNotFoundError
+from budgetvdr.encoders.ocr import OcrReader
+from budgetvdr.encoders.reading import PageReader
+from budgetvdr.errors import MissingExtraError, QueryError, ReadOnlyError, SourceNotFoundError
+from budgetvdr.pages import Page, Words
 
 TEXTS = ("Travel in premium economy is allowed.", "Parental leave is twenty weeks.", "Report a lost laptop at once.")
 
@@ -77,3 +82,51 @@ def test_info_tells_the_space_of_vectors_and_of_old_versions(index: Index) -> No
     assert after.bytes_on_disk == report.bytes_after
     assert after.old_bytes < info.old_bytes
     assert (after.versions, after.fragments) == (1, 1)
+
+
+def scan_of(text: str) -> Page:
+    """A page without a text layer, made from a file that stays the same."""
+    picture = Image.new("RGB", (1275, 400), "white")
+    ImageDraw.Draw(picture).text((80, 150), text, "black", font=ImageFont.load_default(60))
+    return Page("scan", 1, image=picture, content_hash="the file")
+
+
+def test_a_scan_added_before_ocr_was_installed_is_found_afterwards(
+    index: Index, encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever budget: what the first stage knew of the page is not what it says now."""
+    pytest.importorskip("rapidocr")
+    page, budget = scan_of("Bicycles are parked in the cellar"), Budget(candidates=1)
+
+    def not_installed(self: PageReader) -> OcrReader:
+        raise MissingExtraError("OCR is not installed")
+
+    with monkeypatch.context() as before:
+        before.setattr(PageReader, "require_ocr", not_installed)
+        report = index.add_pages(page)
+        assert report.files[0].notes == {1: ("ocr_missing",)}
+        index.optimize(first_stage=True)
+        index.search("Where are bicycles parked?", k=1, budget=budget)
+    assert index.add_pages(page).pages == 1
+    with Index.open(index.info().path, encoder=encoder) as another:
+        for asked in (index, another):
+            assert asked.search("Where are bicycles parked?", k=1, budget=budget)[0].id == "scan#1"
+            (hit,) = asked.search("Where are bicycles parked?", k=1, budget=budget)
+            assert hit.budget.pages < len(asked)
+    index.optimize(first_stage=True)
+    (hit,) = index.search("Where are bicycles parked?", k=1, budget=budget)
+    assert (hit.id, hit.budget.pages) == ("scan#1", 1)
+
+
+def test_a_page_replaced_by_another_of_the_same_digest_is_found_by_its_words(index: Index) -> None:
+    def page(text: str) -> Page:
+        words = tuple(text.split())
+        return Page("memo", 1, words=Words(words, np.full((len(words), 4), 0.5, np.float32)), content_hash="same")
+
+    budget = Budget(candidates=1)
+    index.add_pages(page("Bicycles are parked in the cellar"))
+    index.optimize(first_stage=True)
+    assert index.search("Where are bicycles parked?", k=1, budget=budget)[0].id == "memo#1"
+    assert index.add_pages(page("Lunch is served at twelve daily")).pages == 0
+    assert index.add_pages(page("Lunch is served at twelve daily"), if_exists="replace").pages == 1
+    assert index.search("When is lunch served?", k=1, budget=budget)[0].id == "memo#1"

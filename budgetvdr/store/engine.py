@@ -148,7 +148,7 @@ def _advice(error: BaseException) -> str:
         if found.search(text):
             return f"; {advice}"
     if type(error).__name__ == _PANIC:
-        return "; a file of the index is damaged: restore it from a copy, or add the documents to a new index"
+        return "; a file of the index may be damaged: restore it from a copy, or add the documents to a new index"
     if "Not found:" in text:
         return "; it was compacted away meanwhile (search again), or the index was deleted or made anew (open it again)"
     return ""
