@@ -75,8 +75,9 @@ def spread(units: Vectors, scores: Scores, count: int) -> Rows:
     """Positions of `count` tokens, ascending, chosen one by one: the highest score times distance to the nearest.
 
     units: (N, D), unit length. The nearest is the most similar of the tokens chosen before, and the distance to it is
-    1 - cosine, at most 1; the first one chosen has the highest score. Of equal ones the first. Central tokens repeat what others say (full stops, the same word again); chosen by
-    centrality alone, they leave little room for the rest of the page.
+    1 - cosine, at most 1; the first one chosen has the highest score. Of equal ones the first. Central tokens repeat
+    what others say (full stops, the same word again); chosen by centrality alone, they leave little room for the rest
+    of the page.
     """
     if count == len(units):
         return np.arange(count)
