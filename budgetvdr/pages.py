@@ -125,7 +125,8 @@ class Spent:
     depth, dim: the point of the grid that ran. path: how pages were chosen: "scan" (vectors in memory, all of them or
     those the first stage proposed), "proposed" (those the first stage proposed, read from disk), "pruned" (leading
     components in memory, the rest read as far as needed) or "stream" (every page read).
-    pages, vectors: pages looked at, and their vectors. candidates: pages scored exactly.
+    pages, vectors: pages looked at, and their vectors. candidates: how many of these were scored exactly; not
+    `Budget.candidates`, which is how many the first stage proposes.
     encode_ms, load_ms, scan_ms, exact_ms: wall milliseconds for the query's vectors, for bringing page vectors into
     memory (at the first search at a point, and after pages came or went), for scanning them, and for reading the
     candidates and scoring them exactly. ms: of the whole search.
