@@ -233,10 +233,18 @@ def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
 
 
+def patch(file: Path, old: bytes, new: bytes) -> None:
+    assert old in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(old, new))
+
+
 DAMAGE = {
     "data gone": lambda table: next((table / "data").iterdir()).unlink(),
     "data cut": lambda table: cut(next((table / "data").iterdir())),
     "manifest cut": lambda table: cut(next((table / "_versions").glob("*.manifest"))),
+    "names in the manifest changed": lambda table: patch(
+        next((table / "_versions").glob("*.manifest")), b"trained_on", b"trained_no"
+    ),
     "manifest of nothing": lambda table: next((table / "_versions").glob("*.manifest")).write_bytes(b""),
     "manifest of garbage": lambda table: next((table / "_versions").glob("*.manifest")).write_bytes(b"\7" * 300),
 }

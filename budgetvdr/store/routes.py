@@ -39,6 +39,8 @@ _SCHEMA: Final = pa.schema(
         pa.field("centroids", pa.large_binary(), metadata={"lance-encoding:compression": "none"}),
     ]
 )
+# What LanceDB works on at a time stays small, however many codes there are.
+_BATCH_PAGES: Final = 1 << 14
 # LanceDB warns about 0.
 _AT_ONCE: Final = timedelta(milliseconds=1)
 
@@ -114,7 +116,8 @@ def lists(offsets: Offsets, values: pa.Array) -> pa.LargeListArray:
 
 def write(database: DBConnection, depth: int, data: pa.Table, *, alone: bool) -> None:
     """Replaces the table of a depth, or makes it. alone: no other process can be writing it."""
-    database.create_table(name(depth), data, mode="overwrite")
+    batches = pa.RecordBatchReader.from_batches(data.schema, data.to_batches(max_chunksize=_BATCH_PAGES))
+    database.create_table(name(depth), batches, mode="overwrite")
     tidy(database, depth, alone=alone)
 
 
@@ -179,7 +182,7 @@ def _read(
     if table is None:
         return None
     described = json.loads(table.schema.metadata[_KEY])
-    stored = table.search().select(["stamp", "codes"]).to_arrow().combine_chunks()
+    stored = table.search().select(["stamp", "codes"]).to_arrow()
     # By stamp: a condition on the centroids themselves takes minutes.
     first = table.search().where(f"stamp = {_OF_CENTROIDS}").select(["centroids"]).to_arrow()
     packed = b"".join(first["centroids"].to_pylist())
@@ -205,7 +208,8 @@ def _damage(depth: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not engine.is_failure(error):
+        # Damage may also lie in what was written beside the codes.
+        if not (engine.is_failure(error) or isinstance(error, LookupError | TypeError)):
             raise
         if engine.is_unreachable(error):
             raise engine.storage_error(f"read the first stage of depth {depth}", error) from error
