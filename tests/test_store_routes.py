@@ -13,7 +13,7 @@ import pytest
 from store_pages import SETTINGS, document, page_row
 
 from budgetvdr.errors import ReadOnlyError
-from budgetvdr.store import PageCodes, Routes, RoutesError, Snapshot, Store, place
+from budgetvdr.store import PageCodes, Routes, RoutesError, Snapshot, Store, place, routes
 from budgetvdr.store.routes import arrow_table, lists
 
 CENTROIDS = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
@@ -56,7 +56,9 @@ def check(snapshot: Snapshot, unknown: set[str]) -> Routes:
     return found
 
 
-def test_codes_come_back_page_by_page(store: Store) -> None:
+@pytest.mark.parametrize("batch", [1, 4, 1000])
+def test_codes_come_back_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
+    monkeypatch.setattr(routes, "_BATCH_PAGES", batch)
     store.upsert([*document("a", range(1, 20)), *document("b", range(1, 5))])
     assert store.snapshot().routes(6) is None
     write(store, trained_on=70)
