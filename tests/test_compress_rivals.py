@@ -6,6 +6,7 @@ import builtins
 import json
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from budgetvdr.compress import (
     RandomSelection,
     Signals,
     StructuralPruning,
+    WardFold,
     WardPooling,
     Window,
 )
@@ -35,6 +37,7 @@ SIZED: list[Callable[..., Method]] = [
     Pooling,
     RandomSelection,
     Clustering,
+    WardFold,
     WardPooling,
 ]
 
@@ -154,15 +157,16 @@ def test_pooling_takes_neighbours() -> None:
     np.testing.assert_allclose(result.vectors, [[1 / 5**0.5, 2 / 5**0.5], [1, 0]], atol=1e-6)
 
 
-@pytest.mark.parametrize("method", [Clustering, WardPooling])
+@pytest.mark.parametrize("method", [Clustering, WardFold, WardPooling])
 def test_groups_are_those_of_the_directions(method: Callable[..., Method]) -> None:
     random = np.random.default_rng(0)
     directions = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]])[[2, 0, 1, 0, 2, 1, 1, 0]]
     vectors = (directions + 0.05 * random.standard_normal((8, 3))) * random.uniform(0.5, 3, (8, 1))
     result = method(cap=3).compress(Signals(vectors.astype(np.float32)))
     assert result.groups.tolist() == [0, 1, 2, 1, 0, 2, 2, 1]
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    mean = units[[0, 4]].mean(axis=0)
+    # WardFold averages before scaling, the others after.
+    members = (vectors if method is WardFold else unit(vectors))[[0, 4]]
+    mean = members.mean(axis=0)
     np.testing.assert_allclose(result.vectors[0], mean / np.linalg.norm(mean), atol=1e-6)
 
 
@@ -174,6 +178,24 @@ def test_ward_pooling_groups_as_the_square_of_distances_does() -> None:
         tree = hierarchy.linkage(1 - units @ units.T, metric="euclidean", method="ward")
     expected = hierarchy.fcluster(tree, t=10, criterion="maxclust")
     assert WardPooling(gamma=0.25).compress(Signals(units)).groups.tolist() == numbered(expected).tolist()
+
+
+def test_ward_folding_groups_the_unit_vectors() -> None:
+    hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
+    page = page_of(60)
+    tree = hierarchy.linkage(unit(page.vectors).astype(float), metric="euclidean", method="ward")
+    expected = hierarchy.fcluster(tree, t=12, criterion="maxclust")
+    assert WardFold(gamma=0.2).compress(page).groups.tolist() == numbered(expected).tolist()
+
+
+@pytest.mark.parametrize(("cap", "runs"), [(1, 1), (2, 2), (30, 4), (90, 4)])
+def test_long_pages_are_folded_in_runs(cap: int, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("budgetvdr.compress.wardfold._BLOCK", 25)
+    result = WardFold(cap=cap).compress(page_of(100))
+    assert result.vectors.shape == (cap, 8) and set(result.groups.tolist()) == set(range(cap))
+    edges = [100 * run // runs for run in range(runs + 1)]
+    members = [set(result.groups[start:end].tolist()) for start, end in pairwise(edges)]
+    assert sum(map(len, members)) == cap and max(map(len, members)) - min(map(len, members)) <= 1
 
 
 def test_random_selection_differs_by_seed() -> None:
@@ -205,6 +227,7 @@ METHODS: list[Method] = [
     Pooling(gamma=0.5),
     RandomSelection(gamma=0.5, seed=4),
     Clustering(gamma=0.5, seed=4),
+    WardFold(cap=100),
     WardPooling(gamma=0.5),
 ]
 
@@ -225,7 +248,7 @@ def test_unknown_records_are_refused(change: dict[str, Any]) -> None:
         from_record(to_record(AnchorFold(gamma=0.2)) | change)
 
 
-@pytest.mark.parametrize("method", [Clustering, WardPooling])
+@pytest.mark.parametrize("method", [Clustering, WardFold, WardPooling])
 def test_without_the_extra(method: Callable[..., Method], monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 

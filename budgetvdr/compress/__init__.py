@@ -8,6 +8,7 @@ from budgetvdr.compress.pooling import Pooling
 from budgetvdr.compress.sap import StructuralPruning
 from budgetvdr.compress.signals import Attention, Compressed, Compression, CompressionError, Signals, Window
 from budgetvdr.compress.ward import WardPooling
+from budgetvdr.compress.wardfold import WardFold
 
 __all__ = [
     "AnchorFold",
@@ -21,6 +22,7 @@ __all__ = [
     "RandomSelection",
     "Signals",
     "StructuralPruning",
+    "WardFold",
     "WardPooling",
     "Window",
 ]

@@ -14,12 +14,13 @@ from budgetvdr.compress.pooling import Pooling
 from budgetvdr.compress.sap import StructuralPruning
 from budgetvdr.compress.signals import Compression
 from budgetvdr.compress.ward import WardPooling
+from budgetvdr.compress.wardfold import WardFold
 from budgetvdr.errors import BudgetVDRError, IndexFormatError
 
-Method = AnchorFold | Clustering | DocPruner | Pooling | RandomSelection | StructuralPruning | WardPooling
+Method = AnchorFold | Clustering | DocPruner | Pooling | RandomSelection | StructuralPruning | WardFold | WardPooling
 _METHODS: Mapping[str, type[Method]] = {
     kind.__name__: kind
-    for kind in (AnchorFold, Clustering, DocPruner, Pooling, RandomSelection, StructuralPruning, WardPooling)
+    for kind in (AnchorFold, Clustering, DocPruner, Pooling, RandomSelection, StructuralPruning, WardFold, WardPooling)
 }
 
 

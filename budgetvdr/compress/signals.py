@@ -102,7 +102,7 @@ class Signals:
         if scores is None:
             raise CompressionError(
                 f"{method} needs {name} of every page, which this encoder or index does not supply; "
-                "use a bundle that does, or a method that looks at vectors alone (Pooling, Clustering, WardPooling)"
+                "use a bundle that does, or a method that looks at vectors alone (WardFold, Clustering, Pooling)"
             )
         return scores
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-
-from budgetvdr.compress.grouping import fold, numbered, unit
+from budgetvdr.compress.grouping import fold, unit
+from budgetvdr.compress.linkage import ward_groups
 from budgetvdr.compress.signals import Compressed, Signals, Window
 from budgetvdr.compress.size import Sized
-from budgetvdr.errors import MissingExtraError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,21 +27,5 @@ class WardPooling(Sized):
 
     def compress(self, page: Signals) -> Compressed:
         """Means of unit vectors. Raises MissingExtraError without scipy."""
-        units, count = unit(page.vectors), len(page.vectors)
-        most = self.size(count)
-        if most == count:
-            return fold(units, np.arange(count, dtype=np.int32))
-        hierarchy, distance = _scipy()
-        tree = hierarchy.linkage(distance.pdist(1 - units @ units.T), method="ward")
-        return fold(units, numbered(hierarchy.fcluster(tree, t=most, criterion="maxclust")))
-
-
-def _scipy() -> tuple[Any, Any]:
-    try:
-        from scipy.cluster import hierarchy  # noqa: PLC0415 -- an extra
-        from scipy.spatial import distance  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingExtraError(
-            'WardPooling needs scipy, which is not installed: pip install "budgetvdr[compress]"'
-        ) from error
-    return hierarchy, distance
+        units = unit(page.vectors)
+        return fold(units, ward_groups(1 - units @ units.T, self.size(len(units))))
