@@ -154,7 +154,8 @@ class FirstStage:
 
         query: (n, d) float32. allowed: pages that may be proposed, None for all.
 
-        Returns None where the index has no first stage for the depth, or a damaged one, which is logged.
+        Returns None where the index has no first stage for the depth, or a damaged one, which is logged, and where the
+        lists that the query looks into hold fewer allowed pages than that.
         """
         lists = self._get(snapshot, depth)
         if lists is None:
@@ -163,6 +164,8 @@ class FirstStage:
         if allowed is not None:
             selected, new = selected & np.isin(lists.addresses, allowed), np.intersect1d(new, allowed)
         chosen = propose(self._as_wide_as(query, lists.routes, depth), query, candidates, selected=selected)
+        if len(chosen) < candidates:
+            return None
         return np.concatenate([lists.addresses[chosen], new])
 
     def _as_wide_as(self, query: Float, routes: Routes, depth: int) -> Routes:

@@ -143,6 +143,7 @@ class Searcher:
         self._closed = True
         self._pool.shutdown()
         self._resident.clear()
+        self._first_stage.forget()
 
     def _propose(self, request: _Request, allowed: RowAddresses | None) -> RowAddresses | None:
         """Pages to look at, from the first stage; None for all that are allowed, where it is missing or finds too few."""
@@ -152,9 +153,7 @@ class Searcher:
         candidates = max(plan.candidates, request.k)
         if (snapshot.page_count() if allowed is None else len(allowed)) <= candidates:
             return None
-        proposed = self._first_stage.propose(snapshot, plan.depth, request.query, candidates, allowed)
-        # Few of the pages that a filter leaves may be in the lists that a query looks into.
-        return None if proposed is None or len(proposed) < candidates else proposed
+        return self._first_stage.propose(snapshot, plan.depth, request.query, candidates, allowed)
 
     def _scan(
         self, request: _Request, copy: Copy, chosen: RowAddresses | None, load_ms: float, start: float
