@@ -21,6 +21,9 @@ from budgetvdr.training.mm_matryoshka import (
 )
 from budgetvdr.training.scores import TokenStates, score_grid
 
+# Threads cost more than they save on tensors this small, most of all on a busy machine.
+torch.set_num_threads(1)
+
 OBJECTIVE = Objective(depths=(2, 4, 6), dims=(2, 4, 8), temperature=0.5, distil_temperature=0.3)
 
 

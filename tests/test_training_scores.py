@@ -13,6 +13,9 @@ from budgetvdr.similarity.maxsim import unit_prefix
 from budgetvdr.training import scores
 from budgetvdr.training.scores import TokenStates, maxsim, prefix, score_grid
 
+# Threads cost more than they save on tensors this small, most of all on a busy machine.
+torch.set_num_threads(1)
+
 
 def states(batch: int, longest: int, width: int, *, seed: int, depths: tuple[int, ...] = (2, 4)) -> TokenStates:
     random = torch.Generator().manual_seed(seed)

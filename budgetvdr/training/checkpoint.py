@@ -1,0 +1,187 @@
+"""Elastic checkpoints: a trained model as a folder that training, export and evaluation read.
+
+    elastic.json         the `ElasticManifest`
+    model.safetensors    the transformer, named as in its published weights; adapters are merged in
+    heads.safetensors    "DEPTH.projection.weight" (D, hidden) and .bias, and for weighted queries "DEPTH.weight.*"
+    config.json          of the transformer
+    tokenizer.json
+
+The transformer's three files are what its published folder has, so that whatever reads that reads this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from budgetvdr.training.errors import CheckpointError
+from budgetvdr.training.lora import merge_lora
+from budgetvdr.training.mm_matryoshka import Objective
+from budgetvdr.training.models.reader import ReaderModel, read_shape
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "elastic.json"
+_MODEL, _HEADS, _CONFIG, _TOKENIZER = "model.safetensors", "heads.safetensors", "config.json", "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ElasticManifest:
+    """What a checkpoint was trained for.
+
+    family: which model class reads it. name: a human name. depths: trained exits, ascending. dims: trained prefix
+    widths, ascending; the last is the full width. query_depths: page depth -> query depths trained to search it.
+    unit_queries: False where query vectors carry weights as length. max_tokens, max_query_tokens: longest texts,
+    special tokens included. steps: of training. files: name -> sha256.
+    """
+
+    format_version: int
+    family: str
+    name: str
+    depths: tuple[int, ...]
+    dims: tuple[int, ...]
+    query_depths: Mapping[int, tuple[int, ...]]
+    unit_queries: bool
+    max_tokens: int
+    max_query_tokens: int
+    steps: int
+    files: Mapping[str, str]
+
+
+def save_checkpoint(
+    model: ReaderModel, objective: Objective, folder: Path, *, source: Path, name: str, steps: int
+) -> ElasticManifest:
+    """Writes the checkpoint of a trained reader; adapters are merged into `model` first.
+
+    source: the published folder the run began from, whose config and tokenizer are copied. Depths trained are those
+    whose scores the objective has: without distillation that is the last one alone.
+
+    Raises CheckpointError where `folder` exists: a checkpoint is never written over.
+    """
+    if folder.exists():
+        raise CheckpointError(f"{folder} exists: choose a new folder for the checkpoint")
+    merge_lora(model)
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for file, module in ((_MODEL, model.backbone()), (_HEADS, model.heads())):
+        tensors = {key: tensor.detach().float().cpu().contiguous() for key, tensor in module.state_dict().items()}
+        save_file(tensors, partial / file)
+    for file in (_CONFIG, _TOKENIZER):
+        shutil.copyfile(source / file, partial / file)
+    trained = {
+        page: tuple(sorted(q for q, p in objective.depth_pairs if p == page)) for _, page in objective.depth_pairs
+    }
+    depths = tuple(sorted(trained))
+    manifest = ElasticManifest(
+        format_version=FORMAT_VERSION,
+        family=model.family,
+        name=name,
+        depths=depths,
+        dims=objective.dims,
+        query_depths={depth: trained[depth] for depth in depths},
+        unit_queries=model.unit_queries,
+        max_tokens=model.longest["page"],
+        max_query_tokens=model.longest["query"],
+        steps=steps,
+        files={file: _digest(partial / file) for file in (_MODEL, _HEADS, _CONFIG, _TOKENIZER)},
+    )
+    (partial / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
+    partial.rename(folder)
+    return manifest
+
+
+def load_manifest(folder: Path) -> ElasticManifest:
+    """Reads the manifest and checks that the weights hold what it promises.
+
+    Raises CheckpointError where a file is missing or damaged, where the format is newer, and where the manifest names
+    depths or widths that transformer or heads do not have.
+    """
+    path = folder / MANIFEST_NAME
+    try:
+        manifest = _parse(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} is not a readable manifest ({type(error).__name__}: {error})") from error
+    for file, expected in manifest.files.items():
+        if not (folder / file).is_file() or _digest(folder / file) != expected:
+            raise CheckpointError(f"{folder / file} is missing or damaged: its sha256 is not the recorded one")
+    _check(manifest, folder)
+    return manifest
+
+
+def load_checkpoint(folder: Path, *, depths: tuple[int, ...] | None = None) -> ReaderModel:
+    """The trained model. depths: the exits wanted, all that were trained where left out.
+
+    Raises CheckpointError as `load_manifest` does, and where an exit is asked for that was not trained.
+    """
+    manifest = load_manifest(folder)
+    wanted = manifest.depths if depths is None else depths
+    if not wanted or not set(wanted) <= set(manifest.depths):
+        raise CheckpointError(f"{folder} was trained for depths {manifest.depths}, asked for {wanted}")
+    model = ReaderModel(
+        read_shape(folder),
+        Tokenizer.from_file(str(folder / _TOKENIZER)),
+        depths=wanted,
+        dim=manifest.dims[-1],
+        token_weights=not manifest.unit_queries,
+        max_tokens=manifest.max_tokens,
+        max_query_tokens=manifest.max_query_tokens,
+    )
+    heads = load_file(folder / _HEADS)
+    try:
+        model.backbone().load_state_dict(load_file(folder / _MODEL))
+        model.heads().load_state_dict({key: heads[key] for key in model.heads().state_dict()})
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(f"{folder}: weights that do not fit its config: {error}") from error
+    return model
+
+
+def _parse(raw: Mapping[str, Any]) -> ElasticManifest:
+    if int(raw["format_version"]) > FORMAT_VERSION:
+        raise ValueError(f"format {raw['format_version']} is newer than this budgetvdr reads (up to {FORMAT_VERSION})")
+    return ElasticManifest(
+        format_version=int(raw["format_version"]),
+        family=str(raw["family"]),
+        name=str(raw["name"]),
+        depths=tuple(int(depth) for depth in raw["depths"]),
+        dims=tuple(int(dim) for dim in raw["dims"]),
+        query_depths={int(page): tuple(int(d) for d in depths) for page, depths in raw["query_depths"].items()},
+        unit_queries=bool(raw["unit_queries"]),
+        max_tokens=int(raw["max_tokens"]),
+        max_query_tokens=int(raw["max_query_tokens"]),
+        steps=int(raw["steps"]),
+        files={str(file): str(digest) for file, digest in raw["files"].items()},
+    )
+
+
+def _check(manifest: ElasticManifest, folder: Path) -> None:
+    if manifest.family != ReaderModel.family:
+        raise CheckpointError(f"{folder} is of the family {manifest.family!r}; this reads {ReaderModel.family!r}")
+    for what, values in (("depths", manifest.depths), ("dims", manifest.dims)):
+        if not values or list(values) != sorted(set(values)) or values[0] < 1:
+            raise CheckpointError(f"{folder}: {what} must be ascending positive numbers, found {values}")
+    layers = read_shape(folder).num_hidden_layers
+    with safe_open(folder / _HEADS, framework="pt") as heads:
+        rows = {key: heads.get_slice(key).get_shape()[0] for key in heads.keys()}  # noqa: SIM118  (no mapping)
+    for depth in manifest.depths:
+        width = rows.get(f"{depth}.projection.weight")
+        if depth > layers or width is None:
+            raise CheckpointError(
+                f"{folder} claims an exit after {depth} layers: expected as many layers and a head for it, "
+                f"found {layers} layers and heads {sorted(rows)}"
+            )
+        if width != manifest.dims[-1]:
+            raise CheckpointError(f"{folder} claims {manifest.dims[-1]} components; the head of {depth} has {width}")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

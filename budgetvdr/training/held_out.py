@@ -1,0 +1,55 @@
+"""How well a model retrieves pairs it was not trained on, at every point of the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from budgetvdr.training.caching import joined
+from budgetvdr.training.errors import TrainingDataError
+from budgetvdr.training.models.model import Content, Role
+from budgetvdr.training.pairs import TrainingSet
+from budgetvdr.training.scores import TokenStates, score_grid
+
+_BATCH = 32
+_CUTOFF = 5
+
+
+def evaluate_pairs(
+    encode: Callable[[Sequence[Content], Role], TokenStates],
+    held_out: TrainingSet,
+    depth_pairs: Iterable[tuple[int, int]],
+    dims: Iterable[int],
+    *,
+    unit_queries: bool = True,
+) -> dict[str, float]:
+    """ "query depth/page depth/dim" -> mean nDCG@5 of the queries among all pages of the held-out pairs.
+
+    One page is right for a query, so that nDCG@5 is 1 / log2(1 + rank), and 0 from rank 6 on. Pages of equal score
+    count as ranked before the right one.
+    """
+    if not held_out.pairs:
+        raise TrainingDataError("there are no held-out pairs to evaluate on")
+    pages = sorted({page for pair in held_out.pairs for page in (pair.page, *pair.negatives)})
+    rows = {page: row for row, page in enumerate(pages)}
+    with torch.no_grad():
+        queries = [pair.query for pair in held_out.pairs]
+        query_states = joined([encode(queries[at : at + _BATCH], "query") for at in range(0, len(queries), _BATCH)])
+        page_states = joined(
+            [
+                encode([held_out.load(page) for page in pages[at : at + _BATCH]], "page")
+                for at in range(0, len(pages), _BATCH)
+            ]
+        )
+        grid = score_grid(query_states, page_states, depth_pairs, dims, unit_queries=unit_queries)
+    targets = torch.tensor([rows[pair.page] for pair in held_out.pairs])
+    return {f"{query}/{page}/{dim}": _ndcg(matrix.cpu(), targets) for (query, page, dim), matrix in grid.items()}
+
+
+def _ndcg(scores: torch.Tensor, targets: torch.Tensor) -> float:
+    right = scores.gather(1, targets[:, None])
+    # The right page itself is among those counted, so that ranks begin at 1.
+    ranks = (scores >= right).sum(dim=1)
+    gains = torch.where(ranks <= _CUTOFF, 1 / torch.log2(1.0 + ranks), torch.zeros(()))
+    return gains.mean().item()

@@ -1,0 +1,1 @@
+"""Models that can be trained; the loop knows them by one interface (`budgetvdr.training.models.model`)."""

@@ -1,0 +1,85 @@
+"""The order of pairs, the shares of processes and the measure of held-out pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from budgetvdr.training.errors import TrainingDataError
+from budgetvdr.training.held_out import evaluate_pairs
+from budgetvdr.training.models.model import Content, Role
+from budgetvdr.training.pairs import BatchPlan, Pair, TrainingSet
+from budgetvdr.training.processes import gathered_order, share
+from budgetvdr.training.scores import TokenStates
+
+
+def pairs(count: int, *, every: int = 1) -> list[Pair]:
+    """`every` queries share a page; the negatives of a page are the pages after it."""
+    return [Pair(f"q{n}", f"p{n // every}", (f"p{n // every + 1}", f"p{n // every + 2}", "same")) for n in range(count)]
+
+
+def test_an_epoch_has_every_pair_once_and_epochs_differ() -> None:
+    plan = BatchPlan(pairs(12), size=4)
+    epochs = [[query for step in range(3 * n, 3 * n + 3) for query in plan.batch(step).queries] for n in range(2)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(f"q{n}" for n in range(12))
+    assert epochs[0] != epochs[1]
+
+
+def test_a_batch_is_a_function_of_seed_and_step() -> None:
+    later = BatchPlan(pairs(40), size=4, negatives=2, seed=3)
+    assert later.batch(25) == BatchPlan(pairs(40), size=4, negatives=2, seed=3).batch(25)
+    other = BatchPlan(pairs(40), size=4, negatives=2, seed=4)
+    assert [later.batch(step) for step in range(5)] != [other.batch(step) for step in range(5)]
+
+
+@pytest.mark.parametrize("negatives", [0, 1, 3])
+def test_no_page_is_twice_in_a_batch(negatives: int) -> None:
+    given = {pair.query: pair for pair in pairs(60, every=3)}
+    plan = BatchPlan(list(given.values()), size=8, negatives=negatives)
+    used = set()
+    for step in range(30):
+        batch = plan.batch(step)
+        assert len(set(batch.pages)) == len(batch.pages)
+        assert [given[query].page for query in batch.queries] == list(batch.pages[:8])
+        assert len(batch.pages) <= 8 * (1 + negatives)
+        assert set(batch.pages[8:]) <= {page for query in batch.queries for page in given[query].negatives}
+        assert bool(batch.pages[8:]) == bool(negatives)
+        used |= set(batch.queries)
+    assert used == set(given)
+
+
+def test_too_few_pages_for_a_batch() -> None:
+    with pytest.raises(TrainingDataError, match="needs as many different pages, found 4"):
+        BatchPlan(pairs(12, every=3), size=8)
+
+
+def test_shares_cover_the_batch_once() -> None:
+    assert [list(share(7, process, 3)) for process in range(3)] == [[0, 3, 6], [1, 4], [2, 5]]
+    assert gathered_order(7, 3) == [0, 3, 6, 1, 4, 2, 5]
+    assert gathered_order(4, 1) == [0, 1, 2, 3]
+
+
+def test_held_out_ndcg_by_hand() -> None:
+    # Page n points along axis n; a query's components are its scores. The right page is page 0 for all.
+    queries = {
+        "first": [3, 2, 1, 0, 0, 0],
+        "third": [1, 2, 3, 0, 0, 0],
+        "tied": [2, 2, 1, 0, 0, 0],
+        "sixth": [0, 1, 1, 1, 1, 1],
+    }
+    pages = [f"page{n}" for n in range(6)]
+
+    def encode(contents: Sequence[Content], role: Role) -> TokenStates:
+        rows = [queries[str(c)] if role == "query" else [float(f"page{n}" == c) for n in range(6)] for c in contents]
+        vectors = torch.tensor(rows, dtype=torch.float32)[:, None]
+        return TokenStates({1: vectors}, torch.ones(len(contents), 1).bool())
+
+    held_out = TrainingSet([Pair(query, "page0", tuple(pages[1:])) for query in queries], lambda page: page)
+    found = evaluate_pairs(encode, held_out, [(1, 1)], [6], unit_queries=False)
+    expected = (1 + 1 / math.log2(4) + 1 / math.log2(3) + 0) / 4
+    assert found == {"1/1/6": pytest.approx(expected)}
+    with pytest.raises(TrainingDataError):
+        evaluate_pairs(encode, TrainingSet([], held_out.load), [(1, 1)], [6])

@@ -1,0 +1,81 @@
+"""A tiny reader and a tiny task for the tests of training; as a program, one run of them in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import tiny_bert
+import torch
+
+from budgetvdr.training.loop import TrainSettings, train
+from budgetvdr.training.lora import Lora, add_lora
+from budgetvdr.training.mm_matryoshka import Objective
+from budgetvdr.training.models.reader import ReaderModel, load_published
+from budgetvdr.training.pairs import Pair, TrainingSet
+
+# Threads cost more than they save on tensors this small, most of all on a busy machine.
+torch.set_num_threads(1)
+
+OBJECTIVE = Objective(depths=(1, 3), dims=(4, 16), cross_depth=0.5, temperature=0.1)
+SETTINGS = TrainSettings(
+    steps=6, batch=6, negatives=1, learning_rate=1e-3, head_learning_rate=1e-2, warmup=2, save_every=3, cpu=True
+)
+WORDS = tiny_bert.WORDS.replace("##s ##ing ##ed ? . ,", "").split()
+
+
+def write_source(folder: Path, seed: int = 0) -> Path:
+    """A folder as published: the tiny BERT, with the whole config that training reads."""
+    source = tiny_bert.write_model(folder, seed)
+    path = source / "config.json"
+    sizes = {
+        "vocab_size": len(tiny_bert.VOCABULARY),
+        "hidden_size": tiny_bert.HIDDEN,
+        "num_hidden_layers": tiny_bert.LAYERS,
+        "intermediate_size": tiny_bert.INNER,
+        "max_position_embeddings": tiny_bert.POSITIONS,
+    }
+    path.write_text(json.dumps(json.loads(path.read_text()) | sizes))
+    return source
+
+
+def tiny_reader(*, token_weights: bool = False, seed: int = 0) -> ReaderModel:
+    with tempfile.TemporaryDirectory() as folder:
+        source = write_source(Path(folder), seed)
+        torch.manual_seed(seed)
+        return load_published(source, depths=(1, 3), dim=16, token_weights=token_weights, max_tokens=32)
+
+
+def tiny_task(count: int = 20, seed: int = 0) -> TrainingSet:
+    """Pages of six words; a query is two words of its page, a negative shares half of the page."""
+    random = torch.Generator().manual_seed(seed)
+    pages, pairs = {}, []
+    for number in range(count):
+        words = [WORDS[index] for index in torch.randint(len(WORDS), (6,), generator=random)]
+        pages[f"p{number}"] = " ".join(words)
+        pages[f"n{number}"] = " ".join(words[:3] + WORDS[number % 5 : number % 5 + number % 7])
+        pairs.append(Pair(" ".join(words[2:4]), f"p{number}", (f"n{number}",)))
+    return TrainingSet(pairs, pages.__getitem__)
+
+
+def main(folder: str, kill_at: str, chunk: str, lora: str) -> None:
+    model = tiny_reader()
+    if lora == "lora":
+        add_lora(model, Lora(("query", "value"), rank=2, dropout=0.5))
+
+    def on_step(step: int, metrics: Mapping[str, float]) -> None:
+        if step == int(kill_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    settings = replace(SETTINGS, chunk=int(chunk) or None)
+    train(model, tiny_task(), OBJECTIVE, settings, Path(folder), on_step=on_step)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
