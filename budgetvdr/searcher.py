@@ -146,7 +146,7 @@ class Searcher:
         self._first_stage.forget()
 
     def _propose(self, request: _Request, allowed: RowAddresses | None) -> RowAddresses | None:
-        """Pages to look at, from the first stage; None for all that are allowed, where it is missing or finds too few."""
+        """Pages to look at, from the first stage; None for all allowed ones, where it is missing or finds too few."""
         snapshot, plan = request.snapshot, request.plan
         if plan.candidates is None:
             return None
