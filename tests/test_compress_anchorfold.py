@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from budgetvdr.compress import AnchorFold, Attention, CompressionError, Signals, Window
-from budgetvdr.compress.anchorfold import assign, spread
+from budgetvdr.compress.anchorfold import assign
 from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.propagation import in_degree, layer_support
 from budgetvdr.compress.signals import centrality
@@ -20,6 +18,12 @@ Array = npt.NDArray[np.float64]
 
 def rows(*values: list[float]) -> npt.NDArray[np.float32]:
     return np.array(values, np.float32)
+
+
+def turned(degrees: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Unit vectors in the plane."""
+    angles = np.radians(degrees)
+    return np.column_stack([np.cos(angles), np.sin(angles)]).astype(np.float32)
 
 
 def random_page(count: int, dim: int = 8, seed: int = 0) -> Signals:
@@ -154,48 +158,40 @@ def test_random_anchors_ignore_centrality() -> None:
     assert settings.compress(page).groups.tolist() != AnchorFold(gamma=0.2).compress(page).groups.tolist()
 
 
-def test_spread_anchors_are_central_and_unlike() -> None:
-    # Scores 5, 4, 3, 1. The second token equals the first (merit 4 * 0), the third is at right angles to it (3 * 1),
-    # the fourth opposite (1 * 1, distances end at 1), then at right angles to the third.
-    units = rows([1, 0], [1, 0], [0, 1], [-1, 0])
-    scores = np.array([5, 4, 3, 1], np.float32)
-    assert [spread(units, scores, count).tolist() for count in (1, 2, 3)] == [[0], [0, 2], [0, 2, 3]]
-    # With all of the directions taken, equal tokens are still chosen once each.
-    assert spread(rows([1, 0], [1, 0], [1, 0], [0, 1]), scores, 3).tolist() == [0, 1, 3]
-    assert spread(rows([1, 0], [1, 0], [1, 0]), np.zeros(3, np.float32), 2).tolist() == [0, 1]
-    result = AnchorFold(cap=2, anchors="spread").compress(Signals(units, scores))
-    assert result.groups.tolist() == [0, 0, 1, 1]
+def test_refinement_assigns_to_the_folded_vectors() -> None:
+    # Anchors at 0 and 90 degrees. Tokens at 40, 44 and 44 go to the first, which moves to 32; the one at 46 goes to the
+    # second, which moves to 68. The one at 46 is now 14 and 22 degrees away, and changes.
+    page = Signals(turned(np.array([0, 90, 40, 44, 44, 46])), np.array([3, 2, 1, 1, 1, 1], np.float32))
+    plain = AnchorFold(cap=2, weights="uniform")
+    assert plain.compress(page).groups.tolist() == [0, 1, 0, 0, 0, 1]
+    refined = AnchorFold(cap=2, weights="uniform", refinements=1).compress(page)
+    assert refined.groups.tolist() == [0, 1, 0, 0, 0, 0]
+    mean = page.vectors[[0, 2, 3, 4, 5]].mean(axis=0)
+    np.testing.assert_allclose(refined.vectors, [mean / np.linalg.norm(mean), [0, 1]], atol=1e-6)
 
 
-def test_spread_equals_its_definition() -> None:
-    page = random_page(50)
-    assert page.centrality is not None
-    units, chosen = unit(page.vectors).astype(float), [int(page.centrality.argmax())]
-    while len(chosen) < 12:
-        merits = {
-            i: page.centrality[i] * min(1.0, *(1 - units[i] @ units[j] for j in chosen))
-            for i in range(50)
-            if i not in chosen
-        }
-        chosen.append(max(merits, key=lambda i: merits[i]))
-    assert spread(unit(page.vectors), page.centrality, 12).tolist() == sorted(chosen)
+def test_folded_vectors_that_nothing_is_nearest_to_leave() -> None:
+    # The anchors are equal; after one more assignment the first has all that points its way.
+    page = Signals(rows([1, 0], [1, 0], [1, 0.1], [0, 1]), np.array([4, 4, 1, 3], np.float32))
+    result = AnchorFold(cap=3, refinements=2).compress(page)
+    assert len(result.vectors) == result.groups.max() + 1 <= 3
 
 
 # What must hold of any page.
 
 
-@pytest.mark.parametrize("anchors", ["centrality", "spread", "random"])
-def test_keeping_all_changes_nothing(anchors: Literal["centrality", "spread", "random"]) -> None:
+@pytest.mark.parametrize("refinements", [0, 2])
+def test_keeping_all_changes_nothing(refinements: int) -> None:
     page = random_page(50)
-    result = AnchorFold(gamma=1.0, anchors=anchors).compress(page)
+    result = AnchorFold(gamma=1.0, refinements=refinements).compress(page)
     full = page.vectors / np.linalg.norm(page.vectors, axis=1, keepdims=True)
     assert result.vectors.astype(np.float16).tobytes() == full.astype(np.float16).tobytes()
     assert result.groups.tolist() == list(range(50))
 
 
-@pytest.mark.parametrize("anchors", ["centrality", "spread"])
-def test_the_order_of_tokens_does_not_matter(anchors: Literal["centrality", "spread"]) -> None:
-    method = AnchorFold(gamma=0.1, anchors=anchors)
+@pytest.mark.parametrize("refinements", [0, 2])
+def test_the_order_of_tokens_does_not_matter(refinements: int) -> None:
+    method = AnchorFold(gamma=0.1, refinements=refinements)
     page = random_page(60)
     shuffle = np.random.default_rng(1).permutation(60)
     assert page.centrality is not None
@@ -224,9 +220,9 @@ def test_one_anchor_takes_all() -> None:
     assert result.vectors.shape == (1, 8) and result.groups.tolist() == [0] * 30
 
 
-@pytest.mark.parametrize("anchors", ["centrality", "spread", "random"])
-def test_one_token_and_none(anchors: Literal["centrality", "spread", "random"]) -> None:
-    method = AnchorFold(gamma=0.05, anchors=anchors)
+@pytest.mark.parametrize("refinements", [0, 2])
+def test_one_token_and_none(refinements: int) -> None:
+    method = AnchorFold(gamma=0.05, refinements=refinements)
     assert method.compress(random_page(1)).groups.tolist() == [0]
     nothing = method.compress(Signals.of(np.zeros((0, 8), np.float32), []))
     assert nothing.vectors.shape == (0, 8) and nothing.groups.shape == (0,)
@@ -280,7 +276,8 @@ def test_wrong_shapes_are_refused() -> None:
     "settings",
     [
         *({}, {"gamma": 0.2, "cap": 3}, {"gamma": 0.0}, {"gamma": 1.1}, {"gamma": float("nan")}, {"cap": 0}),
-        *({"gamma": 0.2, "steps": 0}, {"gamma": 0.2, "anchors": "best"}, {"gamma": 0.2, "weights": "none"}),
+        *({"gamma": 0.2, "steps": 0}, {"gamma": 0.2, "refinements": -1}),
+        *({"gamma": 0.2, "anchors": "best"}, {"gamma": 0.2, "weights": "none"}),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict[str, object]) -> None:

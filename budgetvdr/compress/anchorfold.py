@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, unit
-from budgetvdr.compress.signals import Compressed, Groups, Scores, Signals, Window
+from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, numbered, unit
+from budgetvdr.compress.signals import Compressed, Groups, Signals, Window
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import BudgetError
 from budgetvdr.pages import Vectors
@@ -27,26 +27,30 @@ class AnchorFold(Sized):
 
     gamma, cap: how many vectors a page keeps (`Sized`).
     steps: K of the propagation; None for the bundle's calibrated one, 1 for a single step.
-    anchors: "centrality" for the most central tokens; "spread", which is not in the paper, for central tokens that are
-        unlike each other (`spread`); "random" for tokens drawn without looking.
+    anchors: "centrality", or "random" for tokens drawn without looking.
     folding: whether tokens that are no anchors are folded into one; False drops them.
     weights: "centrality", or "uniform" for plain means.
+    refinements: not in the paper, which has none: how often tokens are assigned anew, to the folded vectors in place of
+        the anchors. Folded vectors to which no token is nearest then leave, so that a page may keep fewer.
     """
 
     VERSION: ClassVar[int] = 1
 
     steps: int | None = None
-    anchors: Literal["centrality", "spread", "random"] = "centrality"
+    anchors: Literal["centrality", "random"] = "centrality"
     folding: bool = True
     weights: Literal["centrality", "uniform"] = "centrality"
+    refinements: int = 0
 
     def __post_init__(self) -> None:
         Sized.__post_init__(self)
-        if self.steps is not None and self.steps < 1:
-            raise BudgetError(f"steps of AnchorFold: expected at least 1 or None, found {self.steps}")
-        if self.anchors not in ("centrality", "spread", "random") or self.weights not in ("centrality", "uniform"):
+        if (self.steps is not None and self.steps < 1) or self.refinements < 0:
             raise BudgetError(
-                "AnchorFold takes anchors 'centrality', 'spread' or 'random' and weights 'centrality' or 'uniform'; "
+                f"AnchorFold takes steps of at least 1, or None, and refinements of at least 0; found {self}"
+            )
+        if self.anchors not in ("centrality", "random") or self.weights not in ("centrality", "uniform"):
+            raise BudgetError(
+                "AnchorFold takes anchors 'centrality' or 'random' and weights 'centrality' or 'uniform'; "
                 f"found {self.anchors!r} and {self.weights!r}"
             )
 
@@ -56,40 +60,19 @@ class AnchorFold(Sized):
 
     def compress(self, page: Signals) -> Compressed:
         """Stored vectors are in the order of their anchors on the page. Raises CompressionError without centrality."""
-        units = unit(page.vectors)
-        anchors = self._anchors(page, units)
-        if not self.folding or not len(units):
-            return keep(page.vectors, anchors)
-        weights = page.need("centrality", "AnchorFold") if self.weights == "centrality" else None
-        return fold(page.vectors, assign(units, anchors), weights)
-
-    def _anchors(self, page: Signals, units: Vectors) -> Rows:
-        count = self.size(len(units))
+        vectors, count = page.vectors, self.size(len(page.vectors))
         if self.anchors == "random":
-            return at_random(len(units), count, seed=0)
-        scores = page.need("centrality", "AnchorFold")
-        return spread(units, scores, count) if self.anchors == "spread" else highest(scores, count)
-
-
-def spread(units: Vectors, scores: Scores, count: int) -> Rows:
-    """Positions of `count` tokens, ascending, chosen one by one: the highest score times distance to the nearest.
-
-    units: (N, D), unit length. The nearest is the most similar of the tokens chosen before, and the distance to it is
-    1 - cosine, at most 1; the first one chosen has the highest score. Of equal ones the first. Central tokens repeat
-    what others say (full stops, the same word again); chosen by centrality alone, they leave little room for the rest
-    of the page.
-    """
-    if count == len(units):
-        return np.arange(count)
-    chosen = np.empty(count, np.intp)
-    distance = np.ones(len(units), np.float32)
-    for place in range(count):
-        merit = scores * distance
-        # Below what a token that only equals a chosen one has.
-        merit[chosen[:place]] = -1
-        chosen[place] = merit.argmax()
-        np.minimum(distance, np.maximum(1 - units @ units[chosen[place]], 0), out=distance)
-    return np.sort(chosen)
+            anchors = at_random(len(vectors), count, seed=0)
+        else:
+            anchors = highest(page.need("centrality", "AnchorFold"), count)
+        if not self.folding or not count:
+            return keep(vectors, anchors)
+        weights = page.need("centrality", "AnchorFold") if self.weights == "centrality" else None
+        units = unit(vectors)
+        folded = fold(vectors, assign(units, anchors), weights)
+        for _ in range(self.refinements if count < len(vectors) else 0):
+            folded = fold(vectors, numbered(nearest(units, folded.vectors)), weights)
+        return folded
 
 
 def assign(units: Vectors, anchors: Rows) -> Groups:
@@ -97,10 +80,15 @@ def assign(units: Vectors, anchors: Rows) -> Groups:
 
     units: (N, D), unit length. anchors: positions of at least one token.
     """
-    centres = units[anchors].T
-    groups = np.empty(len(units), np.int32)
-    rows = max(1, _BLOCK // len(anchors))
-    for start in range(0, len(units), rows):
-        groups[start : start + rows] = (units[start : start + rows] @ centres).argmax(axis=1)
+    groups = nearest(units, units[anchors])
     groups[anchors] = np.arange(len(anchors))
+    return groups
+
+
+def nearest(units: Vectors, centres: Vectors) -> Groups:
+    """(N,) number of the most similar of the centres (m, D), of equal ones the first; all rows of unit length."""
+    groups = np.empty(len(units), np.int32)
+    rows = max(1, _BLOCK // len(centres))
+    for start in range(0, len(units), rows):
+        groups[start : start + rows] = (units[start : start + rows] @ centres.T).argmax(axis=1)
     return groups
