@@ -65,6 +65,8 @@ def test_blocks_of_pages_change_neither_scores_nor_gradients(monkeypatch: pytest
     ]
     expected = torch.stack(rows)
     torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        torch.testing.assert_close(maxsim(query, queries.mask, page, pages.mask), expected)
     weights = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
     ours = torch.autograd.grad((found * weights).sum(), [query, page])
     theirs = torch.autograd.grad((expected * weights).sum(), [query, page])

@@ -152,7 +152,9 @@ def fetch(source: Source, folder: Path) -> str:
         )
         subprocess.run(["tar", "-xzf", packed.stdout.strip()], cwd=folder, check=True)
         return name.rpartition("@")[2]
-    subprocess.run(["apt-get", "download", "-qq", source.package], cwd=folder, check=True)
+    # apt's own user may not write to temporary folders.
+    download = ["apt-get", "-o", "APT::Sandbox::User=root", "-qq", "download", source.package]
+    subprocess.run(download, cwd=folder, check=True)
     (package,) = folder.glob("*.deb")
     subprocess.run(["dpkg-deb", "--extract", package.name, "."], cwd=folder, check=True)
     field = ["dpkg-deb", "--field", package.name, "Version"]

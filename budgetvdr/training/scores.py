@@ -78,8 +78,9 @@ def _block(queries: Tensor, query_mask: Tensor, pages: Tensor, page_mask: Tensor
     with torch.no_grad():
         similarities = queries.flatten(0, 1) @ flat.T
         similarities = similarities.view(*queries.shape[:2], *pages.shape[:2])
-        winners = similarities.masked_fill_(~page_mask, -torch.inf).argmax(dim=-1)
+        best, winners = similarities.masked_fill_(~page_mask, -torch.inf).max(dim=-1)
+    if torch.is_grad_enabled():
         rows = winners + longest * torch.arange(pages.shape[0], device=pages.device)
-    best = (flat[rows] @ queries[..., None]).squeeze(-1)
+        best = (flat[rows] @ queries[..., None]).squeeze(-1)
     counts = query_mask.sum(dim=1, keepdim=True)
     return (best * query_mask[..., None]).sum(dim=1) / counts
