@@ -168,6 +168,16 @@ def test_negatives_are_the_nearest_pages_of_the_document() -> None:
     assert set(first.negatives) <= {page.id for page in pages}
 
 
+def test_negatives_are_of_the_same_template_too() -> None:
+    lands = ("Utopia", "Laputa", "Erewhon")
+    made = [Section("atlas", land, land, f"{land} People", f"{land} is large. {PROSE}", "People") for land in lands]
+    made += [Section("atlas", land, land, f"{land} Laws", f"{land} is just. {PROSE}", "Laws") for land in lands]
+    _, pairs = make_pairs(made, negatives=2)
+    negatives = next(pair.negatives for pair in pairs if pair.page.startswith("atlas/Utopia#Utopia People"))
+    assert negatives[0] == "atlas/Utopia#Utopia Laws#0"
+    assert set(negatives[1:]) == {"atlas/Laputa#Laputa People#0", "atlas/Erewhon#Erewhon People#0"}
+
+
 def test_long_sections_become_several_pages() -> None:
     section = Section("s", "d", "Title", "Heading", " ".join(f"word{n}" for n in range(400)))
     pages, _ = make_pairs([section, Section("s", "d", "Title", "Short", "too little text")])
@@ -227,5 +237,6 @@ def test_sections_of_a_country_profile() -> None:
     found = list(recipe().factbook_sections("factbook", "u.json", json.dumps(profile)))
     assert [(s.title, s.heading) for s in found] == [("Utopia", "Utopia Introduction"), ("Utopia", "Utopia Government")]
     assert found[0].text == "Background: Old and small."
+    assert [s.template for s in found] == ["factbook Introduction", "factbook Government"]
     assert found[1].text == "Conventional short form: Utopia. Name: Amaurot."
     assert list(recipe().factbook_sections("factbook", "x.json", "{}")) == []

@@ -131,7 +131,7 @@ def factbook_sections(source: str, document: str, text: str) -> Iterator[Section
         return
     for chapter, fields in profile.items():
         lines = [f"{label[:1].upper()}{label[1:]}: {value.rstrip('.')}." for label, value in _flat(fields)]
-        yield Section(source, document, title, f"{title} {chapter}", " ".join(lines))
+        yield Section(source, document, title, f"{title} {chapter}", " ".join(lines), f"{source} {chapter}")
 
 
 def _flat(fields: object, label: str = "") -> Iterator[tuple[str, str]]:

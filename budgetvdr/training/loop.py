@@ -4,7 +4,7 @@ Runs in one process or, started by `torchrun` or `accelerate launch`, in several
 every query is compared with the pages of all processes. The result is that of one process, up to rounding.
 
     folder/
-        metrics.jsonl   a line a step, and one for each evaluation
+        metrics.jsonl   a line a step, and one for each evaluation; the first is of the model as it came
         loss.svg
         state/step-N    parameters and optimizer; a run started again goes on from the last
 """
@@ -113,6 +113,8 @@ def train(
             states: TokenStates = model(inputs, role)
         return states
 
+    if journal is not None and held_out is not None and start == 0:
+        journal.write({"step": 0, "held_out": evaluate(model, encode, held_out, objective)})
     work = Work(encode, training_set.load, objective, model.unit_queries, settings.chunk, state)
     for step in range(start, settings.steps):
         began = time.perf_counter()

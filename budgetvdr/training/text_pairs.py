@@ -1,8 +1,8 @@
 """(query, page) pairs from plain documents, without a model.
 
 A document's sections are cut into pages. Its headings, sentences taken out of a page (inverse cloze), questions that
-definitions answer, and the rare words of a sentence become queries. The other pages of a document that share most of
-its rare words are the hard negatives.
+definitions answer, and the rare words of a sentence become queries. The hard negatives of a page are those that share
+most of its rare words, of its document and of its template: the same chapter of another report.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -32,13 +33,18 @@ _LONGEST_QUERY = 40
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and its text, of one document of one source. document: an id; title: what a person calls it."""
+    """A heading and its text, of one document of one source.
+
+    document: an id. title: what a person calls it. template: the same for sections of several documents that have the
+    same form; empty where there is none.
+    """
 
     source: str
     document: str
     title: str
     heading: str
     text: str
+    template: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class TextPage:
     id: str
     document: str
     title: str
+    template: str
     heading: str
     text: str
     clean: str
@@ -68,7 +75,8 @@ def make_pairs(
 ) -> tuple[list[TextPage], list[TextPair]]:
     """Pages and pairs of a corpus; the same for the same sections and seed.
 
-    corrupted: share of pages with damages (`budgetvdr.training.corruption`). negatives: at most so many a pair.
+    corrupted: share of pages with damages (`budgetvdr.training.corruption`). negatives: at most so many a pair from its
+    document, and from its template.
     """
     random = np.random.default_rng(seed)
     pages = [page for section in sections for page in _pages(section)]
@@ -81,7 +89,7 @@ def make_pairs(
             seen = corrupt(text, random) if random.random() < corrupted else text
             # A page with a sentence taken out is another page than the whole one.
             number = f"{page.id}:{kind}"
-            made[number] = TextPage(number, page.document, page.title, page.heading, seen, text)
+            made[number] = replace(page, id=number, text=seen, clean=text)
             pairs.append(TextPair(kind, query, number, near[page.id]))
     for page in pages:
         made[page.id] = page
@@ -100,7 +108,7 @@ def _pages(section: Section) -> list[TextPage]:
         # A printed page shows its heading.
         text = f"{section.heading} {text}" if number == 0 else text
         name = f"{section.source}/{section.document}#{section.heading}#{number}"
-        pages.append(TextPage(name, section.document, section.title, section.heading, text, text))
+        pages.append(TextPage(name, section.document, section.title, section.template, section.heading, text, text))
     return pages
 
 
@@ -171,18 +179,25 @@ def _rarity(pages: Sequence[TextPage]) -> dict[str, float]:
 
 
 def _near(pages: Sequence[TextPage], rarity: dict[str, float], count: int) -> dict[str, tuple[str, ...]]:
-    """page id -> the pages of its document that share most rare words with it."""
-    documents: dict[str, list[tuple[TextPage, set[str]]]] = {}
-    for page in pages:
-        documents.setdefault(page.document, []).append((page, _words(page)))
-    near = {}
-    for members in documents.values():
-        for page, words in members:
-            shared = [
-                (sum(rarity[w] for w in words & others), other.id) for other, others in members if other is not page
-            ]
-            near[page.id] = tuple(name for _, name in sorted(shared, reverse=True)[:count])
+    """page id -> ids of the nearest pages of its document and, as many, of its template."""
+    words = {page.id: _words(page) for page in pages}
+    near: dict[str, tuple[str, ...]] = {page.id: () for page in pages}
+    for group in (_groups(pages, "document"), _groups(pages, "template")):
+        for members in group:
+            for page in members:
+                others = [other for other in members if other.id != page.id and other.id not in near[page.id]]
+                shared = [(sum(rarity[w] for w in words[page.id] & words[o.id]), o.id) for o in others]
+                near[page.id] += tuple(name for _, name in sorted(shared, reverse=True)[:count])
     return near
+
+
+def _groups(pages: Sequence[TextPage], by: Literal["document", "template"]) -> list[list[TextPage]]:
+    groups: dict[str, list[TextPage]] = {}
+    for page in pages:
+        key = page.document if by == "document" else page.template
+        if key:
+            groups.setdefault(key, []).append(page)
+    return list(groups.values())
 
 
 def _words(page: TextPage) -> set[str]:
