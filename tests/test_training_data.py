@@ -182,8 +182,9 @@ def test_long_sections_become_several_pages() -> None:
     section = Section("s", "d", "Title", "Heading", " ".join(f"word{n}" for n in range(400)))
     pages, _ = make_pairs([section, Section("s", "d", "Title", "Short", "too little text")])
     texts = [page.text.split() for page in pages if ":" not in page.id]
-    assert [len(text) for text in texts] == [135, 134, 132]
-    assert [word for text in texts for word in text] == ["Heading", *(f"word{n}" for n in range(400))]
+    assert [len(text) for text in texts] == [135, 135, 133]
+    assert [text[0] for text in texts] == ["Heading."] * 3
+    assert [word for text in texts for word in text[1:]] == [f"word{n}" for n in range(400)]
 
 
 def test_damages_are_there_and_leave_most_of_the_text() -> None:

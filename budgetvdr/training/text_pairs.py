@@ -105,8 +105,8 @@ def _pages(section: Section) -> list[TextPage]:
     pages = []
     for number in range(count):
         text = " ".join(words[number * size : (number + 1) * size])
-        # A printed page shows its heading.
-        text = f"{section.heading} {text}" if number == 0 else text
+        # Every printed page shows under which heading it stands.
+        text = f"{section.heading}. {text}"
         name = f"{section.source}/{section.document}#{section.heading}#{number}"
         pages.append(TextPage(name, section.document, section.title, section.template, section.heading, text, text))
     return pages
@@ -117,7 +117,7 @@ def _queries(page: TextPage, rarity: dict[str, float], random: Generator) -> lis
     found = []
     if page.id.endswith("#0") and len(_WORD.findall(page.heading)) >= 1:
         # One time in three the heading stands on the page only in the query's words.
-        shown = page.text if random.random() < 2 / 3 else page.text.removeprefix(page.heading).strip()
+        shown = page.text if random.random() < 2 / 3 else page.text.removeprefix(f"{page.heading}. ")
         found.append(("heading", _heading_query(page, random), shown))
     sentences = [sentence for sentence in _SENTENCE.split(page.text) if 6 <= len(sentence.split()) <= _LONGEST_QUERY]
     if len(sentences) < 3:
