@@ -70,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--negatives", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=3e-5)
+    parser.add_argument("--head-learning-rate", type=float, default=2e-4)
     parser.add_argument("--chunk", type=int, help="contents encoded at a time, with gradient caching")
     parser.add_argument("--token-weights", action="store_true", help="learn a weight for each query token")
     parser.add_argument("--ablation", choices=("none", "dim", "layer", "cross-depth"), default="none")
@@ -82,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         batch=options.batch,
         negatives=options.negatives,
         learning_rate=options.learning_rate,
+        head_learning_rate=options.head_learning_rate,
         warmup=max(1, options.steps // 20),
         chunk=options.chunk,
         bf16=True,

@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from budgetvdr.training.models.reader import ReaderModel
 
-Start = Literal["cut", "principal", "aligned"]
 _BATCH = 32
 
 
-def start_heads(model: ReaderModel, pages: Sequence[str], how: Start = "aligned") -> None:
+def start_heads(model: ReaderModel, pages: Sequence[str]) -> None:
     """Sets the projections from the hidden states of some pages; deterministic.
 
-    how: "cut" takes the first components of each exit's states. "principal" takes, at each exit, the directions with
-    most of the states' squared length, the largest first, so that a prefix keeps the most. "aligned" does so at the
-    last exit and gives the others the linear map that comes nearest to it from their own states: a shallow query then
-    has a chance against deep pages from the first step.
+    The last exit gets the directions with most of the states' squared length, the largest first, so that a prefix
+    keeps the most. The others get the linear map from their own states that comes nearest to the last exit's vectors:
+    a shallow query then finds deep pages from the first step.
     """
     with torch.no_grad():
         states = _unit_states(model, pages)
-        last = model.depths[-1]
-        principal = {depth: _principal(rows, model.dim) for depth, rows in states.items()}
+        last = states[model.depths[-1]]
+        principal = _principal(last, model.dim)
         for depth, rows in states.items():
-            if how == "cut":
-                weight = torch.eye(model.dim, rows.shape[1])
-            elif how == "principal" or depth == last:
-                weight = principal[depth]
-            else:
-                weight = _nearest(rows, states[last] @ principal[last].T)
+            weight = principal if depth == model.depths[-1] else _nearest(rows, last @ principal.T)
             projection = model.heads().get_submodule(f"{depth}.projection")
             projection.get_parameter("weight").copy_(weight)
             projection.get_parameter("bias").zero_()
