@@ -247,6 +247,18 @@ def test_heads_have_their_own_rate_and_biases_do_not_decay() -> None:
     assert {group["lr"] for group in optimizer.param_groups} == {5e-3, 5e-4}
 
 
+def test_a_run_killed_before_its_first_state_begins_anew(tmp_path: Path) -> None:
+    def kill(step: int, metrics: Mapping[str, float]) -> None:
+        raise KeyboardInterrupt
+
+    held_out = tiny_task(4, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, tmp_path, held_out=held_out, on_step=kill)
+    train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, tmp_path, held_out=held_out)
+    assert [line["step"] for line in read_metrics(tmp_path) if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in read_metrics(tmp_path) if "held_out" in line] == [0, 6]
+
+
 def test_metrics_of_a_killed_write_are_left_out(tmp_path: Path) -> None:
     train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, tmp_path)
     path = tmp_path / "metrics.jsonl"

@@ -105,7 +105,8 @@ def train(
     start = load_state(folder / "state", model, optimizer, run)
     plan = BatchPlan(training_set.pairs, size=settings.batch, negatives=settings.negatives, seed=settings.seed)
     folder.mkdir(parents=True, exist_ok=True)
-    journal = Journal(folder, start + 1) if state.is_main_process else None
+    # A run from the start also evaluates, as step 0, the model as it came.
+    journal = Journal(folder, start + 1 if start else 0) if state.is_main_process else None
 
     def encode(contents: Sequence[Content], role: Role) -> TokenStates:
         inputs = {name: tensor.to(state.device) for name, tensor in model.prepare(contents, role).items()}
