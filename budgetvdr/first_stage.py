@@ -1,4 +1,4 @@
-"""The stage before the scan in a large index: `refresh` makes it and keeps it up, `FirstStage` asks it.
+"""The stage before the scan in a large index, asked for pages worth scoring; `first_stage_refresh` makes it.
 
 Centroids and every page's codes are a side table of the index, one for each depth; in memory they become inverted
 lists. Pages that the lists do not know, because they came later, are always proposed, so that the table may lag behind.
@@ -10,90 +10,26 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.similarity.centroids import (
-    SAMPLE_PER_CENTROID,
-    Centroids,
-    Routes,
-    assign,
-    centroid_count,
-    invert,
-    propose,
-    train,
-)
+from budgetvdr.similarity.centroids import Routes, invert, propose
 from budgetvdr.similarity.maxsim import Float, unit_prefix
-from budgetvdr.store import PageCodes, RoutesError, RowAddresses, Slab, Snapshot, Store
 from budgetvdr.store import Routes as StoredRoutes
+from budgetvdr.store import RoutesError, RowAddresses, Snapshot
 
 _log = logging.getLogger(__name__)
 
 LEAST_VECTORS: Final = 4_000_000
 """Vectors of an index from which proposing pages takes less time than scanning all of them."""
-# Components that centroids have, at most.
-_WIDTH: Final = 128
-# An index that has grown by this factor is trained for anew.
-_OUTGROWN: Final = 4
 MANY_NEW: Final = 2048
 """New pages, which are part of every search, from which it pays to add them, and to look whether another has."""
-_BATCH_PAGES: Final = 256
 # Seconds until it is looked again whether another process has made a first stage, which takes a millisecond on a local
 # disk and some requests on an object store.
 _LOOK_AGAIN: Final = 10.0
-
-
-def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
-    """Adds the pages that the first stage of a depth does not know; make: makes it where there is none.
-
-    To make it, the leading components are read twice, once for a sample and once to find the centroid nearest to every
-    vector. It is made anew for an index that has grown fourfold since, and where it is damaged.
-
-    In memory are a sample of at most 16 vectors for each of 65,536 centroids, with which training takes 1.4 GB at 128
-    components, and the codes, 2 bytes for each vector of the index, a few times over.
-
-    Raises StorageError, ReadOnlyError.
-    """
-    snapshot = store.snapshot()
-    trained_on = snapshot.vector_count()
-    try:
-        stored = snapshot.routes(depth)
-    except RoutesError as error:
-        _log.warning("%s; it is made anew", error)
-        store.drop_routes(depth)
-        stored, make = None, True
-    if not trained_on or (stored is None and not make):
-        return
-    if stored is not None and trained_on <= _OUTGROWN * stored.trained_on:
-        if stored.known.all():
-            return
-        centroids, trained_on = Centroids.of(stored.centroids), stored.trained_on
-        new = stored.addresses[~stored.known]
-        batches = (new[start : start + _BATCH_PAGES] for start in range(0, len(new), _BATCH_PAGES))
-        slabs: Iterator[Slab] = (snapshot.vectors(batch, depth, _width(snapshot)) for batch in batches)
-        addresses, counts, codes = (
-            [stored.addresses[stored.known]],
-            [np.diff(stored.offsets)[stored.known]],
-            [stored.codes],
-        )
-    else:
-        count = centroid_count(trained_on)
-        centroids = train(_sample(snapshot, depth, count * SAMPLE_PER_CENTROID), count)
-        slabs = snapshot.scan(depth, _width(snapshot))
-        addresses, counts, codes = [], [], []
-    for slab in slabs:
-        addresses.append(slab.addresses)
-        counts.append(np.diff(slab.offsets))
-        codes.append(assign(_joined(slab), centroids, pool=pool))
-    stamps = snapshot.stamps(np.concatenate(addresses))
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
-    pages = PageCodes(snapshot.identity, stamps, offsets, np.concatenate(codes))
-    store.write_routes(depth, pages, centroids.members, trained_on)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +56,8 @@ class _Lists:
     @property
     def behind(self) -> bool:
         """Whether so many pages came since that the side table may know more."""
-        return len(self.new) > self.unknown + min(MANY_NEW, len(self.addresses) // 8)
+        known = len(self.addresses)
+        return len(self.new) > self.unknown + min(max(MANY_NEW, known // 64), known // 8)
 
 
 class FirstStage:
@@ -129,8 +66,8 @@ class FirstStage:
     def __init__(self) -> None:
         # Dicts that others may be reading are replaced, never changed.
         self._lists: dict[int, _Lists] = {}
-        # (depth, width) -> the lists with centroids cut to queries of that width.
-        self._narrow: dict[tuple[int, int], Routes] = {}
+        # (depth, width) -> centroids, and the same cut to queries of that width.
+        self._narrow: dict[tuple[int, int], tuple[Float, Float]] = {}
         # Depth -> when it was last looked for a side table in vain.
         self._absent: dict[int, float] = {}
         self._damaged: set[int] = set()
@@ -139,7 +76,7 @@ class FirstStage:
     @property
     def nbytes(self) -> int:
         """Bytes held in memory."""
-        narrow = sum(routes.centroids.nbytes for routes in self._narrow.values())
+        narrow = sum(cut.nbytes for _, cut in self._narrow.values())
         return narrow + sum(lists.nbytes for lists in self._lists.values())
 
     def forget(self) -> None:
@@ -174,10 +111,10 @@ class FirstStage:
         if width >= routes.centroids.shape[1]:
             return routes
         held = self._narrow.get((depth, width))
-        if held is None or held.pages is not routes.pages:
-            held = replace(routes, centroids=np.asfortranarray(unit_prefix(routes.centroids, width)))
+        if held is None or held[0] is not routes.centroids:
+            held = routes.centroids, np.asfortranarray(unit_prefix(routes.centroids, width))
             self._narrow = self._narrow | {(depth, width): held}
-        return held
+        return replace(routes, centroids=held[1])
 
     def _get(self, snapshot: Snapshot, depth: int) -> _Lists | None:
         seen = (snapshot.identity, snapshot.version)
@@ -234,23 +171,3 @@ def _followed(held: _Lists, snapshot: Snapshot) -> _Lists:
         alive=np.isin(held.addresses, addresses),
         new=addresses[~np.isin(addresses, held.addresses)],
     )
-
-
-def _sample(snapshot: Snapshot, depth: int, wanted: int) -> npt.NDArray[np.float16]:
-    """(about `wanted`, w) vectors drawn by lot from all pages."""
-    rng = np.random.default_rng(0)
-    share = min(1.0, wanted / max(snapshot.vector_count(), 1))
-    parts: list[npt.NDArray[np.float16]] = []
-    for slab in snapshot.scan(depth, _width(snapshot)):
-        rows = np.flatnonzero(rng.random(int(slab.offsets[-1])) < share)
-        parts.append(np.concatenate([part[rows] for part in slab.slices], axis=1))
-    return np.concatenate(parts)
-
-
-def _width(snapshot: Snapshot) -> int:
-    dims = snapshot.settings.dims
-    return max((dim for dim in dims if dim <= _WIDTH), default=dims[0])
-
-
-def _joined(slab: Slab) -> Float:
-    return np.concatenate(slab.slices, axis=1, dtype=np.float32)

@@ -23,7 +23,8 @@ import numpy.typing as npt
 from budgetvdr.best import Best, best
 from budgetvdr.budget import Plan
 from budgetvdr.errors import IndexStoreError
-from budgetvdr.first_stage import FirstStage, refresh
+from budgetvdr.first_stage import FirstStage
+from budgetvdr.first_stage_refresh import refresh
 from budgetvdr.pages import SearchPath
 from budgetvdr.pruned import best_by_bound, bounds
 from budgetvdr.resident import Copy, Places, Resident

@@ -48,7 +48,7 @@ def topical_pages(rng: np.random.Generator, pages: int) -> tuple[Float, npt.NDAr
 
 def routes_of(vectors: Float, offsets: npt.NDArray[np.int64], count: int = 128) -> tuple[Centroids, Routes]:
     centroids = train(vectors, count)
-    return centroids, invert(centroids.members, assign(vectors, centroids), offsets)
+    return centroids, invert(centroids.members, assign(vectors, centroids)[0], offsets)
 
 
 def maxsim_order(vectors: Float, offsets: npt.NDArray[np.int64], query: Float) -> npt.NDArray[np.intp]:
@@ -114,16 +114,27 @@ def test_same_seed_same_centroids_and_any_pool_same_codes() -> None:
     np.testing.assert_array_equal(first.members, again.members)
     assert not np.array_equal(first.members, other.members)
     with ThreadPoolExecutor(2) as pool:
-        np.testing.assert_array_equal(assign(vectors, first), assign(vectors, first, pool=pool))
+        np.testing.assert_array_equal(assign(vectors, first)[0], assign(vectors, first, pool=pool)[0])
 
 
 def test_nearly_every_vector_gets_its_nearest_centroid() -> None:
     vectors, _ = topical_pages(np.random.default_rng(6), 400)
     centroids = train(vectors, 256)
     similarities = vectors @ centroids.members.T
-    chosen = similarities[np.arange(len(vectors)), assign(vectors, centroids)]
+    codes, cosines = assign(3 * vectors, centroids)
+    chosen = similarities[np.arange(len(vectors)), codes]
+    np.testing.assert_allclose(cosines, chosen, atol=1e-5)
     assert np.mean(chosen >= similarities.max(axis=1) - 1e-5) > 0.9
     assert np.mean(similarities.max(axis=1) - chosen) < 0.01
+
+
+def test_lists_sorted_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, offsets = topical_pages(np.random.default_rng(9), 200)
+    _, whole = routes_of(vectors, offsets, 100)
+    monkeypatch.setattr("budgetvdr.similarity.centroids._INVERTED", 300)
+    _, parts = routes_of(vectors, offsets, 100)
+    np.testing.assert_array_equal(parts.bounds, whole.bounds)
+    np.testing.assert_array_equal(parts.pages, whole.pages)
 
 
 def test_length_and_further_components_do_not_change_codes() -> None:
@@ -131,7 +142,7 @@ def test_length_and_further_components_do_not_change_codes() -> None:
     vectors, _ = topical_pages(rng, 100)
     centroids = train(vectors, 32)
     longer = np.concatenate([vectors, noise(rng, len(vectors))], axis=1) * np.float32(3)
-    np.testing.assert_array_equal(assign(longer, centroids), assign(vectors, centroids))
+    np.testing.assert_array_equal(assign(longer, centroids)[0], assign(vectors, centroids)[0])
 
 
 def test_pages_without_vectors_are_counted_and_never_proposed() -> None:

@@ -22,7 +22,7 @@ from store_pages import SETTINGS, document, page_row
 from budgetvdr import Index
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import QueryError, ReadOnlyError, SourceNotFoundError, StorageError
-from budgetvdr.store import PageCodes, RoutesError, Store, engine, routes
+from budgetvdr.store import PageCodes, RoutesError, Store, Training, engine, routes
 
 pytest.importorskip("moto.server", reason="needs moto and flask, which the extra 'dev' brings")
 
@@ -215,7 +215,7 @@ def test_routes_lie_in_the_bucket_too(bucket: Bucket) -> None:
         snapshot = store.snapshot()
         stamps = snapshot.stamps(snapshot.matching("page_num = 2"))
         pages = PageCodes(snapshot.identity, stamps, np.array([0, 3]), np.array([4, 0, 4], np.uint16))
-        store.write_routes(6, pages, np.eye(5, dtype=np.float32), 1)
+        store.write_routes(6, pages, np.eye(5, dtype=np.float32), Training(1, 0.0))
         found = store.snapshot().routes(6)
         assert found is not None
         assert (found.known.tolist(), found.offsets.tolist(), found.codes.tolist()) == (
@@ -236,7 +236,7 @@ def test_damaged_routes_are_told_from_a_server_that_is_gone(bucket: Bucket) -> N
         snapshot = store.snapshot()
         stamps = snapshot.stamps(snapshot.matching())
         pages = PageCodes(snapshot.identity, stamps, np.array([0, 1, 2]), np.zeros(2, np.uint16))
-        store.write_routes(6, pages, np.eye(5, dtype=np.float32), 1)
+        store.write_routes(6, pages, np.eye(5, dtype=np.float32), Training(1, 0.0))
         # Another server of the same buckets, which then goes away.
         other = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         other.start()

@@ -13,7 +13,7 @@ import pytest
 from store_pages import SETTINGS, document, page_row
 
 from budgetvdr.errors import ReadOnlyError
-from budgetvdr.store import PageCodes, Routes, RoutesError, Snapshot, Store, place, routes
+from budgetvdr.store import PageCodes, Routes, RoutesError, Snapshot, Store, Training, place, routes
 from budgetvdr.store.routes import arrow_table, lists
 
 CENTROIDS = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
@@ -38,7 +38,9 @@ def write(store: Store, depth: int = 6, trained_on: int = 1000) -> None:
     offsets = np.concatenate([[0], np.cumsum([len(codes) for codes in lists], dtype=np.int64)])
     codes = np.array([code for codes in lists for code in codes], np.uint16)
     stamps = snapshot.stamps(snapshot.matching())
-    store.write_routes(depth, PageCodes(snapshot.identity, stamps, offsets, codes), CENTROIDS, trained_on)
+    store.write_routes(
+        depth, PageCodes(snapshot.identity, stamps, offsets, codes), CENTROIDS, Training(trained_on, 0.5)
+    )
 
 
 def check(snapshot: Snapshot, unknown: set[str]) -> Routes:
@@ -63,7 +65,7 @@ def test_codes_come_back_page_by_page(store: Store, monkeypatch: pytest.MonkeyPa
     assert store.snapshot().routes(6) is None
     write(store, trained_on=70)
     found = check(store.snapshot(), unknown=set())
-    assert found.trained_on == 70
+    assert found.training == Training(70, 0.5)
     assert found.codes.dtype == np.uint16
     assert store.snapshot().routes(2) is None
 
@@ -116,9 +118,9 @@ def test_writing_again_replaces_all_of_it_and_leaves_no_pile(store: Store) -> No
     store.upsert(document("a", range(1, 4), "r2"))
     check(store.snapshot(), unknown={"a#1", "a#2", "a#3"})
     write(store, trained_on=2)
-    assert check(store.snapshot(), unknown=set()).trained_on == 2
+    assert check(store.snapshot(), unknown=set()).training.vectors == 2
     write(store, depth=2)
-    assert check(store.snapshot(), unknown=set()).trained_on == 2
+    assert check(store.snapshot(), unknown=set()).training.vectors == 2
     assert len(list(Path(store.uri, "routes_6.lance", "data").iterdir())) == 1
     assert len(list(Path(store.uri, "routes_6.lance", "_versions").glob("*.manifest"))) == 1
 
@@ -170,13 +172,13 @@ def test_a_reader_reads_routes_and_writes_none(store: Store) -> None:
 )
 def test_shapes_that_do_not_fit_are_refused(store: Store, pages: PageCodes, centroids: np.ndarray) -> None:
     with pytest.raises(ValueError, match="expected"):
-        store.write_routes(6, pages, centroids, 1)
+        store.write_routes(6, pages, centroids, Training(1, 0.0))
     assert store.snapshot().routes(6) is None
 
 
 def test_offsets_count_more_codes_than_32_bits_do() -> None:
     few = PageCodes(b"", STAMP, np.array([0, 2]), np.zeros(2, np.uint16))
-    assert arrow_table(few, CENTROIDS, 1)["codes"].type == pa.large_list(pa.uint16())
+    assert arrow_table(few, CENTROIDS, Training(1, 0.0))["codes"].type == pa.large_list(pa.uint16())
     # Nulls take no memory, as so many codes would.
     assert lists(np.array([0, 2**31 + 5]), pa.nulls(2**31 + 5)).offsets.to_pylist() == [0, 2**31 + 5]
 
@@ -199,7 +201,9 @@ def test_codes_belong_to_the_pages_they_were_made_from(store: Store, tmp_path: P
     shutil.rmtree(tmp_path / "index")
     again = Store.open(tmp_path / "index", settings_if_new=SETTINGS)
     again.upsert(document("a", [1]))
-    again.write_routes(6, PageCodes(snapshot.identity, stamps, np.array([0, 1]), np.zeros(1, np.uint16)), CENTROIDS, 1)
+    again.write_routes(
+        6, PageCodes(snapshot.identity, stamps, np.array([0, 1]), np.zeros(1, np.uint16)), CENTROIDS, Training(1, 0.0)
+    )
     assert again.snapshot().routes(6) is None
 
 
@@ -245,7 +249,7 @@ DAMAGE = {
     "data cut": lambda table: cut(next((table / "data").iterdir())),
     "manifest cut": lambda table: cut(next((table / "_versions").glob("*.manifest"))),
     "names in the manifest changed": lambda table: patch(
-        next((table / "_versions").glob("*.manifest")), b"trained_on", b"trained_no"
+        next((table / "_versions").glob("*.manifest")), b"training", b"trainign"
     ),
     "manifest of nothing": lambda table: next((table / "_versions").glob("*.manifest")).write_bytes(b""),
     "manifest of garbage": lambda table: next((table / "_versions").glob("*.manifest")).write_bytes(b"\7" * 300),

@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -46,6 +47,8 @@ _ROUNDS = 6
 _GROUPS_TRIED = 4
 # Vectors assigned at once: enough for a matrix product a group, and their similarities stay small.
 _CHUNK_ROWS = 32_768
+# Codes sorted at once. Sorting takes 30 bytes a code where the lists keep 4.
+_INVERTED = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,22 +121,27 @@ def train(sample: npt.NDArray[np.floating], count: int, *, seed: int = 0) -> Cen
     return Centroids.of(np.concatenate(members))
 
 
-def assign(vectors: npt.NDArray[np.floating], centroids: Centroids, *, pool: Executor | None = None) -> Codes:
+def assign(
+    vectors: npt.NDArray[np.floating], centroids: Centroids, *, pool: Executor | None = None
+) -> tuple[Codes, Float]:
     """The centroid nearest to each vector, by cosine, among those of the nearest few groups.
 
     vectors: (n, >= w), cut to the centroids' width here. pool: spreads runs of vectors over its workers.
 
-    Returns (n,) numbers of centroids.
+    Returns (n,) numbers of centroids, and (n,) cosines to them, 0 for a vector without length.
     """
     codes = np.empty(len(vectors), np.uint16)
+    cosines = np.empty(len(vectors), np.float32)
 
     def fill(start: int) -> None:
         part = np.asarray(vectors[start : start + _CHUNK_ROWS, : centroids.members.shape[1]], np.float32)
-        codes[start : start + len(part)] = _assign_rows(part, centroids)
+        span = slice(start, start + len(part))
+        codes[span], found = _assign_rows(part, centroids)
+        cosines[span] = found / lengths(part)
 
     starts = range(0, len(vectors), _CHUNK_ROWS)
     list(map(fill, starts) if pool is None else pool.map(fill, starts))
-    return codes
+    return codes, cosines
 
 
 def invert(members: Float, codes: Codes, offsets: Offsets) -> Routes:
@@ -142,8 +150,21 @@ def invert(members: Float, codes: Codes, offsets: Offsets) -> Routes:
     members: (K, w), those of `Centroids`. codes: (N,) of all vectors. offsets: (P + 1,), page p owns
     codes[offsets[p]:offsets[p + 1]]; a page without any is in no list.
     """
-    pages = np.repeat(np.arange(len(offsets) - 1, dtype=np.uint32), np.diff(offsets))
-    return _routes(members, codes, pages, len(offsets) - 1)
+    sizes, parts = [], []
+    runs = max(1, len(codes) // _INVERTED)
+    for first, last in pairwise(len(members) * run // runs for run in range(runs + 1)):
+        rows = np.flatnonzero((codes >= first) & (codes < last))
+        found = codes[rows]
+        # Pages ascend, and a stable sort of 16-bit codes (a radix sort) keeps them so within each list.
+        order = np.argsort(found, kind="stable")
+        found, pages = found[order], (np.searchsorted(offsets, rows[order], side="right") - 1).astype(np.uint32)
+        fresh = np.ones(len(found), np.bool_)
+        fresh[1:] = (found[1:] != found[:-1]) | (pages[1:] != pages[:-1])
+        sizes.append(np.bincount(found[fresh].astype(np.int64) - first, minlength=last - first))
+        parts.append(pages[fresh])
+    bounds = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+    # In this order of axes the product with a query is twice as fast.
+    return Routes(np.asfortranarray(members), bounds, np.concatenate(parts), len(offsets) - 1)
 
 
 def propose(
@@ -212,20 +233,7 @@ def _floors(similarities: Float, probes: int) -> Float:
     return floors
 
 
-def _routes(centroids: Float, codes: Codes, pages: npt.NDArray[np.uint32], count: int) -> Routes:
-    # Pages ascend, and a stable sort of 16-bit codes (a radix sort) keeps them so within each list.
-    order = np.argsort(codes, kind="stable")
-    codes, pages = codes[order], pages[order]
-    first = np.ones(len(codes), np.bool_)
-    first[1:] = (codes[1:] != codes[:-1]) | (pages[1:] != pages[:-1])
-    sizes = np.bincount(codes[first], minlength=len(centroids))
-    # In this order of axes the product with a query is twice as fast.
-    return Routes(
-        np.asfortranarray(centroids), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), pages[first], count
-    )
-
-
-def _assign_rows(vectors: Float, centroids: Centroids) -> npt.NDArray[np.intp]:
+def _assign_rows(vectors: Float, centroids: Centroids) -> tuple[npt.NDArray[np.intp], Float]:
     tried = min(_GROUPS_TRIED, len(centroids.groups))
     similarities = vectors @ centroids.groups.T
     nearest = np.argpartition(-similarities, tried - 1, axis=1)[:, :tried]
@@ -243,7 +251,7 @@ def _assign_rows(vectors: Float, centroids: Centroids) -> npt.NDArray[np.intp]:
         better = found > best[rows]
         best[rows[better]] = found[better]
         codes[rows[better]] = numbers[winner[better]]
-    return codes
+    return codes, best
 
 
 def _kmeans(vectors: Float, count: int, rng: np.random.Generator) -> Float:

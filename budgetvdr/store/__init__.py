@@ -13,7 +13,7 @@ from budgetvdr.store.records import (
     StoreStats,
     VersionInfo,
 )
-from budgetvdr.store.routes import PageCodes, Routes, RoutesError
+from budgetvdr.store.routes import PageCodes, Routes, RoutesError, Training
 from budgetvdr.store.rows import PageRow
 from budgetvdr.store.schema import STORE_FORMAT_VERSION, IndexSettings
 from budgetvdr.store.snapshot import Snapshot
@@ -37,6 +37,7 @@ __all__ = [
     "Snapshot",
     "Store",
     "StoreStats",
+    "Training",
     "VersionInfo",
     "Where",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -49,18 +49,31 @@ class RoutesError(StorageError):
     """A side table is damaged; the pages are whole. Without the table every page is scored."""
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What centroids were made from, and whom they serve.
+
+    vectors: that the index had then. closeness: what all but one page in a hundred reached then, as the mean cosine of
+    a page's vectors to their centroids. strangers: pages, come since, that do not, and are left out of the table.
+    """
+
+    vectors: int
+    closeness: float
+    strangers: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
     """What the side table of a depth says about the pages of one snapshot.
 
-    centroids: (K, d) float32. trained_on: vectors that the index had when they were made.
+    centroids: (K, d) float32. training: how they were made.
     addresses: (p,) of all pages of the snapshot. known: (p,) bool, whether the table covers a page as it now is.
     offsets, codes: (p + 1,) int64 and (n,) uint16; rows of `centroids` for page i are codes[offsets[i]:offsets[i + 1]],
         none where the page is not known.
     """
 
     centroids: npt.NDArray[np.float32]
-    trained_on: int
+    training: Training
     addresses: RowAddresses
     known: npt.NDArray[np.bool_]
     offsets: Offsets
@@ -95,9 +108,9 @@ def check(pages: PageCodes, centroids: npt.NDArray[np.float32]) -> None:
         )
 
 
-def arrow_table(pages: PageCodes, centroids: npt.NDArray[np.float32], trained_on: int) -> pa.Table:
+def arrow_table(pages: PageCodes, centroids: npt.NDArray[np.float32], training: Training) -> pa.Table:
     """What is stored."""
-    described = {"trained_on": trained_on, "dim": centroids.shape[1]}
+    described = {"training": asdict(training), "dim": centroids.shape[1]}
     packed = np.ascontiguousarray(centroids, np.float32).tobytes()
     return pa.Table.from_arrays(
         [
@@ -145,6 +158,16 @@ def exists(database: DBConnection, depth: int, *, identity: bytes) -> bool:
         return False
 
 
+def count(database: DBConnection, depth: int, *, identity: bytes) -> int | None:
+    """Pages that the table of a depth covers, those deleted since included; None where there is none to be used."""
+    try:
+        with _damage(depth):
+            table = _open(database, depth, identity)
+            return None if table is None else table.count_rows() - 1
+    except StorageError:
+        return None
+
+
 def read(
     database: DBConnection, depth: int, addresses: RowAddresses, stamps: Stamps, *, identity: bytes
 ) -> Routes | None:
@@ -152,7 +175,8 @@ def read(
 
     addresses, stamps: of all pages of a snapshot. identity: of their table.
 
-    Raises RoutesError where the table is damaged, StorageError where the object store cannot be reached.
+    Raises RoutesError where the table is damaged, StorageError where the disk refuses, or the object store cannot be
+    reached.
     """
     try:
         with _damage(depth):
@@ -190,7 +214,7 @@ def _read(
     offsets, codes = _chosen(pa.concat_arrays(stored["codes"].chunks), rows)
     routes = Routes(
         centroids=np.frombuffer(packed, np.float32).reshape(-1, described["dim"]),
-        trained_on=int(described["trained_on"]),
+        training=Training(**described["training"]),
         addresses=addresses,
         known=rows >= 0,
         offsets=offsets,
@@ -217,13 +241,13 @@ def _chosen(lists: pa.LargeListArray, rows: npt.NDArray[np.int32]) -> tuple[Offs
 
 @contextmanager
 def _damage(depth: int) -> Iterator[None]:
-    """Raises RoutesError for what a damaged table gives, StorageError for an object store that does not answer."""
+    """Raises RoutesError for what a damaged table gives, StorageError for a disk or object store that gives nothing."""
     try:
         yield
     except Exception as error:
         # Damage may also lie in what was written beside the codes.
         if not (engine.is_failure(error) or isinstance(error, LookupError | TypeError)):
             raise
-        if engine.is_unreachable(error):
+        if engine.is_unreachable(error) or engine.is_refused(error):
             raise engine.storage_error(f"read the first stage of depth {depth}", error) from error
         raise RoutesError(f"the first stage of depth {depth} is damaged ({engine.reason(error)})") from error

@@ -20,10 +20,11 @@ from budgetvdr.store import engine, place, routes
 from budgetvdr.store.engine import storage_failures
 from budgetvdr.store.filters import enclosed, literal, one_of
 from budgetvdr.store.records import DocumentState, VersionInfo
-from budgetvdr.store.routes import PageCodes
+from budgetvdr.store.routes import PageCodes, Training
 from budgetvdr.store.rows import PageRow, arrow_table, check_row, latest_by_id
 from budgetvdr.store.schema import (
     IndexSettings,
+    identity_of,
     new_metadata_fields,
     new_schema,
     read_settings,
@@ -45,6 +46,7 @@ class Store:
 
     Safe to share between threads. On a local disk writers of all processes take turns through a lock file, held
     during a commit only. On an object store a commit that another writer preempted is tried again.
+    uri: its address. folder: where that is, None for an object store. settings: what it was made with.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Store:
         self._writer = table
         self._head = place.existing(database, uri)
         self.uri = uri
-        self._folder = engine.local_path(uri)
+        self.folder = engine.local_path(uri)
         self._read_only = read_only
         self._pinned = version
         self._closed = False
@@ -64,7 +66,7 @@ class Store:
         self._looking = threading.Lock()
         with storage_failures(f"open {uri}"):
             self.settings = read_settings(table.schema, uri)
-        self._upkeep = Upkeep(database, self.settings, self._folder, uri)
+        self._upkeep = Upkeep(database, self.settings, self.folder, uri)
         shown = place.existing(database, uri)
         if version is not None:
             place.check_out(shown, version, uri)
@@ -119,10 +121,36 @@ class Store:
             return self._snapshot
         with self._looking, storage_failures(f"read {self.uri}"):
             self._head.checkout_latest()
-            if self._head.version != self._snapshot.version:
+            # A table that was deleted and made anew may have come to the same number.
+            seen = self._snapshot.identity, self._snapshot.version
+            if (identity_of(self._head.schema), self._head.version) != seen:
                 latest = place.existing(self._database, self.uri)
                 self._snapshot = Snapshot(latest, self._database, self.settings, self.uri)
             return self._snapshot
+
+    def on_latest(self, read: Callable[[Snapshot], T]) -> T:
+        """What a read of the latest version gives, or of that which was asked for.
+
+        An `optimize` that keeps no old versions may remove the one being read. Then there is a newer one, on which the
+        read, which changes nothing, runs once more. Raises what it raises, and StorageError that says so where it is
+        the version asked for that was removed.
+        """
+        snapshot = self.snapshot()
+        try:
+            return read(snapshot)
+        except StorageError as error:
+            if self._pinned is not None:
+                there = [entry.version for entry in self.versions()]
+                if self._pinned in there:
+                    raise
+                raise StorageError(
+                    f"version {self._pinned} of the index at {self.uri} was removed since it was opened: open it at "
+                    f"one of {place.ranges(there)}, or without version= at the latest"
+                ) from error
+            newer = self.snapshot()
+            if (newer.identity, newer.version) == (snapshot.identity, snapshot.version):
+                raise
+        return read(newer)
 
     def versions(self) -> list[VersionInfo]:
         """Versions that can still be read, oldest first; about 0.3 ms for each on a local disk."""
@@ -134,7 +162,7 @@ class Store:
 
     def document_state(self, doc_id: str) -> DocumentState:
         """What the latest version holds of a document."""
-        return self.snapshot().document_state(doc_id)
+        return self.on_latest(lambda snapshot: snapshot.document_state(doc_id))
 
     def check(self, row: PageRow) -> None:
         """Raises EncodingError for a page whose vectors or regions could not be stored."""
@@ -196,22 +224,22 @@ class Store:
         self.check_writable("delete pages")
         condition = " OR ".join(enclosed(each) for each in conditions)
         # A wrong condition shows here, as the reader's error; one that matches nothing makes no version.
-        if not condition or not len(self.snapshot().matching(condition)):
+        if not condition or not len(self.on_latest(lambda snapshot: snapshot.matching(condition))):
             return 0
         return self._commit("delete pages", lambda table: int(table.delete(condition).num_deleted_rows))
 
-    def write_routes(self, depth: int, pages: PageCodes, centroids: npt.NDArray[np.float32], trained_on: int) -> None:
+    def write_routes(
+        self, depth: int, pages: PageCodes, centroids: npt.NDArray[np.float32], training: Training
+    ) -> None:
         """Replaces the side table of a depth in one commit; see `routes`, and `Snapshot.routes` for reading.
-
-        trained_on: vectors that the index had when the centroids were made.
 
         Raises ValueError for shapes that do not fit, ReadOnlyError, StorageError.
         """
         routes.check(pages, centroids)
-        data = routes.arrow_table(pages, centroids, trained_on)
+        data = routes.arrow_table(pages, centroids, training)
 
         def write(_: LanceTable) -> None:
-            routes.write(self._database, depth, data, alone=self._folder is not None)
+            routes.write(self._database, depth, data, alone=self.folder is not None)
 
         self._commit("store the first stage", write, tidy=False)
 
@@ -221,6 +249,13 @@ class Store:
         Raises ReadOnlyError, StorageError.
         """
         self._commit("drop the first stage", lambda _: routes.drop(self._database, depth), tidy=False)
+
+    def routed_pages(self, depth: int) -> int | None:
+        """How many pages the side table of a depth covers, deleted ones included; one read of its size.
+
+        None where there is none that can be used for this index.
+        """
+        return routes.count(self._database, depth, identity=self.snapshot().identity)
 
     def optimize(self, keep: timedelta = KEEP_VERSIONS) -> OptimizeReport:
         """Merges small fragments, drops deleted rows, and removes versions older than `keep`.
@@ -240,7 +275,7 @@ class Store:
     def bytes_on_disk(self) -> int:
         """Bytes of all files, old versions included; on an object store those of the latest version's data."""
         with storage_failures(f"measure {self.uri}"):
-            return place.bytes_on_disk(self._head, self._folder)
+            return place.bytes_on_disk(self._head, self.folder)
 
     def close(self) -> None:
         """Lets go of the files; snapshots already taken stay readable. Closing twice is fine."""
@@ -280,7 +315,7 @@ class Store:
         tidy: whether small fragments may be merged, and old versions removed, afterwards.
         """
         self.check_writable(action)
-        with storage_failures(f"{action} in {self.uri}"), self._writing, place.lock(self._folder):
+        with storage_failures(f"{action} in {self.uri}"), self._writing, place.lock(self.folder):
             for attempt in range(COMMIT_ATTEMPTS):
                 self._writer.checkout_latest()
                 before = self._writer.version

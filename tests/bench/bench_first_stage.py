@@ -106,7 +106,7 @@ def one_pass(
         small = quantise([flat], np.arange(len(vectors) + 1, dtype=np.int64) * per_page)
         values[part], scales[part] = small.values, small.scales
         start = time.process_time()
-        codes[part] = lists.assign(flat, trained)
+        codes[part] = lists.assign(flat, trained)[0]
         seconds += time.process_time() - start
         pages = unit_prefix(flat, width).reshape(vectors.shape)
         exact[:, first:last] = scored(pages, queries)
