@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,25 @@ from budgetvdr.errors import BundleError
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 FAMILIES = ("reader",)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The layers whose attention is looked at, first to last, zero-based and inclusive, and the steps K taken in it.
+
+    Raises ValueError for one without layers or steps.
+    """
+
+    first: int
+    last: int
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.last or self.steps < 1:
+            raise ValueError(f"expected 0 <= first <= last and steps >= 1; found {self}")
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +67,8 @@ class Manifest:
     max_query_tokens: longest query, special tokens included.
     page_graphs, query_graphs: depth -> file name. The page graph of a depth outputs every exit up to that depth.
     presets: name -> point of the grid; has at least "full", "balanced" and "fast".
-    files: file name -> sha256 of every file but the manifest.
+    files: file name -> sha256 of every file but the manifest and what only informs.
+    compression: depth -> the calibrated window for page compression there; none for a bundle that was not calibrated.
     """
 
     format_version: int
@@ -64,10 +84,14 @@ class Manifest:
     query_graphs: Mapping[int, str]
     presets: Mapping[str, Preset]
     files: Mapping[str, str]
+    compression: Mapping[int, Window] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
-        """16 hex digits over everything that decides the vectors: files, family and lengths."""
+        """16 hex digits over everything that decides the vectors: files, family and lengths.
+
+        Windows for compression are no part of it: what a compressed index was made with is recorded there.
+        """
         decides = {
             "family": self.family,
             "files": dict(sorted(self.files.items())),
@@ -136,7 +160,12 @@ def _parse(raw: Mapping[str, Any]) -> Manifest:
         query_graphs={int(depth): str(name) for depth, name in raw["query_graphs"].items()},
         presets={str(name): Preset(int(p["depth"]), int(p["dim"])) for name, p in raw["presets"].items()},
         files={str(name): str(digest) for name, digest in raw["files"].items()},
+        compression={int(depth): _window(window) for depth, window in raw.get("compression", {}).items()},
     )
+
+
+def _window(raw: Mapping[str, Any]) -> Window:
+    return Window(int(raw["first"]), int(raw["last"]), int(raw["steps"]))
 
 
 def _check(manifest: Manifest, folder: Path) -> None:
@@ -157,6 +186,12 @@ def _check(manifest: Manifest, folder: Path) -> None:
     for name, preset in manifest.presets.items():
         if preset.depth not in manifest.depths or preset.dim not in manifest.dims:
             raise BundleError(f"{folder}: preset {name!r} names a depth or dim the bundle lacks: {preset}")
+    for depth, window in manifest.compression.items():
+        if depth not in manifest.depths or window.last >= depth:
+            raise BundleError(
+                f"{folder}: the compression window of depth {depth} is to lie in the layers that depth executes, "
+                f"found {window} in a bundle with depths {manifest.depths}; calibrate it again"
+            )
     _check_files(manifest, folder)
 
 

@@ -11,6 +11,7 @@
     ├── BundleError            an encoder bundle that is missing, damaged or too new
     ├── EncodingError          an encoder produced something that is not a set of finite vectors
     ├── ProviderError          an execution provider this machine cannot run
+    ├── CompressionError       a compression method lacks something that it needs
     ├── BenchmarkError         an evaluation set that is missing, malformed, or not what the index holds
     ├── MissingExtraError      an optional dependency is not installed (also an ImportError)
     └── IndexStoreError        an index on disk
@@ -74,6 +75,10 @@ class BundleError(BudgetVDRError):
 
 class EncodingError(BudgetVDRError):
     """An encoder produced vectors that are not finite or not of the promised shape."""
+
+
+class CompressionError(BudgetVDRError):
+    """A compression method lacks something that it needs of a page or a bundle, or pairs to calibrate with."""
 
 
 class BenchmarkError(BudgetVDRError):

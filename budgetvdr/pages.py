@@ -20,6 +20,7 @@ from budgetvdr.errors import BudgetVDRError
 
 Boxes = npt.NDArray[np.float32]
 Vectors = npt.NDArray[np.float32]
+Scores = npt.NDArray[np.float32]
 MetadataValue = str | int | float | bool | datetime | date
 
 
@@ -91,15 +92,34 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenSignals:
+    """What the attention among a page's tokens says of each of them, for page compression.
+
+    Means over a window of layers, in units of 1 / n, so that a token with an average share has about 1. Encoders round
+    them to float16 precision, as an index stores them: compression while adding pages and later then agree.
+
+    centrality: (n,) float32, propagated attention centrality (AnchorFold, section 3.2); of mean 1.
+    in_degree: (n,), visual in-degree (SAP); of mean 1.
+    from_global: (n,), attention that the page's global token pays to each (DocPruner).
+    """
+
+    centrality: Scores
+    in_degree: Scores
+    from_global: Scores
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class EncodedPage:
     """One page as an encoder returns it.
 
-    vectors: depth -> (n, D) float32; every depth has the same n. n is 0 for a page with nothing to read.
+    vectors: depth -> (n, D) float32; every depth has the same n. n is 0 for a page with nothing to read. As the model
+        gives them, before they are scaled to unit length: scoring does that, and folding needs their lengths.
     regions: (n, 4) float32, the part of the page each vector stands for.
     text: what was read, one line a row, "" where nothing was.
     reader: "text_layer", "ocr" or "none": where the words came from ("image" for encoders that look at pixels).
     notes: what a person should know about the page ("blank", "text_layer_rejected:private_use", ...).
     seconds: CPU seconds of the calling thread by stage ("text_layer", "render", "ocr", "transformer").
+    signals: depth -> what was asked of the attention there.
     """
 
     vectors: Mapping[int, Vectors]
@@ -108,6 +128,7 @@ class EncodedPage:
     reader: str
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    signals: Mapping[int, TokenSignals] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from budgetvdr.compress import AnchorFold, Attention, CompressionError, Signals, Window
+from budgetvdr.bundle import Manifest, Window, load_manifest
+from budgetvdr.compress import (
+    AnchorFold,
+    Attention,
+    DocPruner,
+    Signals,
+    StructuralPruning,
+    WardFold,
+    attention_for,
+    token_signals,
+)
 from budgetvdr.compress.anchorfold import assign
 from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.propagation import in_degree, layer_support
 from budgetvdr.compress.signals import centrality
-from budgetvdr.errors import BudgetError, EncodingError
+from budgetvdr.encoders.open import bundled_folder
+from budgetvdr.errors import BudgetError, CompressionError, EncodingError
+from budgetvdr.pages import TokenSignals
 
 Array = npt.NDArray[np.float64]
+
+PAPER = partial(AnchorFold, refinements=0)
+"""The method as published."""
 
 
 def rows(*values: list[float]) -> npt.NDArray[np.float32]:
@@ -85,7 +104,7 @@ def test_folding_the_projections_equals_projecting_the_folds(count: int, kept: i
     project, bias = random.standard_normal((6, 12)), random.standard_normal(6)
     page = Signals((hidden @ project.T + bias).astype(np.float32), alpha.astype(np.float32))
     expected = reference_fold(hidden, project, bias, alpha, kept)
-    np.testing.assert_allclose(AnchorFold(cap=kept).compress(page).vectors, expected, atol=1e-5)
+    np.testing.assert_allclose(unit(PAPER(cap=kept).compress(page).vectors), expected, atol=1e-5)
 
 
 # By hand.
@@ -125,49 +144,48 @@ def test_four_tokens_fold_into_two() -> None:
     # (4, 0) by 1 and (2, 0) by 3, the second (0, 1) by 1 and (0, 4) by 2, plus nothing else.
     vectors = rows([4, 0], [2, 0], [1, 8], [0, 4])
     page = Signals(vectors, np.array([1, 3, 1, 2], np.float32))
-    result = AnchorFold(gamma=0.5).compress(page)
+    result = PAPER(gamma=0.5).compress(page)
     assert result.groups.tolist() == [0, 0, 1, 1]
-    # (1/3) (1, 8) + (2/3) (0, 4) = (1/3, 16/3), of length sqrt(257) / 3.
-    np.testing.assert_allclose(result.vectors, [[1, 0], [1 / 257**0.5, 16 / 257**0.5]], atol=1e-6)
+    # (1/4) (4, 0) + (3/4) (2, 0), and (1/3) (1, 8) + (2/3) (0, 4).
+    np.testing.assert_allclose(result.vectors, [[2.5, 0], [1 / 3, 16 / 3]], atol=1e-6)
 
 
 def test_weights_are_taken_before_scaling() -> None:
-    # Weighing unit vectors would give (1, 1) / sqrt(2).
+    # Weighing unit vectors would give the direction (1, 1).
     page = Signals(rows([3, 0], [0, 1]), np.ones(2, np.float32))
-    np.testing.assert_allclose(AnchorFold(cap=1).compress(page).vectors, rows([3, 1]) / 10**0.5, atol=1e-6)
+    np.testing.assert_allclose(PAPER(cap=1).compress(page).vectors, rows([1.5, 0.5]), atol=1e-6)
 
 
 def test_ablations_change_one_thing_each() -> None:
     page = Signals(rows([1, 0], [0, 1], [0.2, 1]), np.array([3, 2, 1], np.float32))
-    np.testing.assert_allclose(AnchorFold(cap=2, folding=False).compress(page).vectors, [[1, 0], [0, 1]])
-    assert AnchorFold(cap=2, folding=False).compress(page).groups.tolist() == [0, 1, -1]
-    uniform = AnchorFold(cap=2, weights="uniform").compress(page).vectors
-    np.testing.assert_allclose(uniform[1], np.array([0.1, 1]) / 1.01**0.5, atol=1e-6)
-    weighted = AnchorFold(cap=2).compress(page).vectors
-    np.testing.assert_allclose(weighted[1], np.array([0.2 / 3, 1]) / (1 + (0.2 / 3) ** 2) ** 0.5, atol=1e-6)
+    np.testing.assert_allclose(PAPER(cap=2, folding=False).compress(page).vectors, [[1, 0], [0, 1]])
+    assert PAPER(cap=2, folding=False).compress(page).groups.tolist() == [0, 1, -1]
+    uniform = PAPER(cap=2, weights="uniform").compress(page).vectors
+    np.testing.assert_allclose(uniform[1], [0.1, 1], atol=1e-6)
+    weighted = PAPER(cap=2).compress(page).vectors
+    np.testing.assert_allclose(weighted[1], [0.2 / 3, 1], atol=1e-6)
     window = Window(2, 3, steps=6)
-    assert AnchorFold(cap=2).asks(window, 6) == window
-    assert AnchorFold(cap=2, steps=1).asks(window, 6) == Window(2, 3, steps=1)
+    assert PAPER(cap=2).asks(window, 6) == window
+    assert PAPER(cap=2, steps=1).asks(window, 6) == Window(2, 3, steps=1)
 
 
 def test_random_anchors_ignore_centrality() -> None:
     page, other = random_page(30), random_page(30, seed=0)
-    settings = AnchorFold(gamma=0.2, anchors="random", weights="uniform")
+    settings = PAPER(gamma=0.2, anchors="random", weights="uniform")
     blind = Signals(other.vectors)
     assert settings.compress(page).groups.tolist() == settings.compress(blind).groups.tolist()
-    assert settings.compress(page).groups.tolist() != AnchorFold(gamma=0.2).compress(page).groups.tolist()
+    assert settings.compress(page).groups.tolist() != PAPER(gamma=0.2).compress(page).groups.tolist()
 
 
 def test_refinement_assigns_to_the_folded_vectors() -> None:
     # Anchors at 0 and 90 degrees. Tokens at 40, 44 and 44 go to the first, which moves to 32; the one at 46 goes to the
     # second, which moves to 68. The one at 46 is now 14 and 22 degrees away, and changes.
     page = Signals(turned(np.array([0, 90, 40, 44, 44, 46])), np.array([3, 2, 1, 1, 1, 1], np.float32))
-    plain = AnchorFold(cap=2, weights="uniform")
+    plain = PAPER(cap=2, weights="uniform")
     assert plain.compress(page).groups.tolist() == [0, 1, 0, 0, 0, 1]
     refined = AnchorFold(cap=2, weights="uniform", refinements=1).compress(page)
     assert refined.groups.tolist() == [0, 1, 0, 0, 0, 0]
-    mean = page.vectors[[0, 2, 3, 4, 5]].mean(axis=0)
-    np.testing.assert_allclose(refined.vectors, [mean / np.linalg.norm(mean), [0, 1]], atol=1e-6)
+    np.testing.assert_allclose(refined.vectors, [page.vectors[[0, 2, 3, 4, 5]].mean(axis=0), [0, 1]], atol=1e-6)
 
 
 def test_folded_vectors_that_nothing_is_nearest_to_leave() -> None:
@@ -184,8 +202,7 @@ def test_folded_vectors_that_nothing_is_nearest_to_leave() -> None:
 def test_keeping_all_changes_nothing(refinements: int) -> None:
     page = random_page(50)
     result = AnchorFold(gamma=1.0, refinements=refinements).compress(page)
-    full = page.vectors / np.linalg.norm(page.vectors, axis=1, keepdims=True)
-    assert result.vectors.astype(np.float16).tobytes() == full.astype(np.float16).tobytes()
+    assert result.vectors.tobytes() == page.vectors.tobytes()
     assert result.groups.tolist() == list(range(50))
 
 
@@ -203,20 +220,20 @@ def test_the_order_of_tokens_does_not_matter(refinements: int) -> None:
 
 def test_equal_centralities_prefer_earlier_tokens() -> None:
     page = Signals(unit(random_page(5).vectors), np.ones(5, np.float32))
-    groups = AnchorFold(cap=2).compress(page).groups
+    groups = PAPER(cap=2).compress(page).groups
     assert groups[0] == 0 and groups[1] == 1
 
 
 def test_equal_similarities_prefer_the_earlier_anchor() -> None:
     page = Signals(rows([1, 0], [0, 1], [1, 1]), np.array([2, 2, 1], np.float32))
-    assert AnchorFold(cap=2).compress(page).groups.tolist() == [0, 1, 0]
+    assert PAPER(cap=2).compress(page).groups.tolist() == [0, 1, 0]
     # An anchor stands for itself even where it equals another one.
     twins = Signals(rows([1, 0], [1, 0], [1, 0]), np.array([2, 2, 1], np.float32))
-    assert AnchorFold(cap=2).compress(twins).groups.tolist() == [0, 1, 0]
+    assert PAPER(cap=2).compress(twins).groups.tolist() == [0, 1, 0]
 
 
 def test_one_anchor_takes_all() -> None:
-    result = AnchorFold(gamma=1e-6).compress(random_page(30))
+    result = PAPER(gamma=1e-6).compress(random_page(30))
     assert result.vectors.shape == (1, 8) and result.groups.tolist() == [0] * 30
 
 
@@ -224,16 +241,16 @@ def test_one_anchor_takes_all() -> None:
 def test_one_token_and_none(refinements: int) -> None:
     method = AnchorFold(gamma=0.05, refinements=refinements)
     assert method.compress(random_page(1)).groups.tolist() == [0]
-    nothing = method.compress(Signals.of(np.zeros((0, 8), np.float32), []))
+    nothing = method.compress(Signals.of(np.zeros((0, 8), np.float32), token_signals([])))
     assert nothing.vectors.shape == (0, 8) and nothing.groups.shape == (0,)
 
 
 def test_zero_vectors_and_zero_centralities() -> None:
     zeros = Signals(np.zeros((4, 3), np.float32), np.zeros(4, np.float32))
-    assert not AnchorFold(cap=2).compress(zeros).vectors.any()
+    assert not PAPER(cap=2).compress(zeros).vectors.any()
     mixed = Signals(rows([1, 0], [0, 0], [0, 1]), np.array([0, 0, 0], np.float32))
     # All are anchored at the first token; without weights they count alike.
-    np.testing.assert_allclose(AnchorFold(cap=1).compress(mixed).vectors, [[0.5**0.5, 0.5**0.5]], atol=1e-6)
+    np.testing.assert_allclose(PAPER(cap=1).compress(mixed).vectors, [[1 / 3, 1 / 3]], atol=1e-6)
 
 
 def test_long_pages_are_assigned_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,12 +274,12 @@ def test_damaged_attention_is_refused(bad: float) -> None:
         parts = {name: np.ones((1, 3), np.float32) for name in Attention.__slots__}
         parts[damaged][0, 1] = bad
         with pytest.raises(EncodingError, match=damaged):
-            Signals.of(np.ones((3, 2), np.float32), [Attention(**parts)])
+            Signals.of(np.ones((3, 2), np.float32), token_signals([Attention(**parts)]))
 
 
 def test_missing_centrality_is_named() -> None:
     with pytest.raises(CompressionError, match="AnchorFold needs centrality"):
-        AnchorFold(gamma=0.2).compress(Signals(np.ones((3, 2), np.float32)))
+        PAPER(gamma=0.2).compress(Signals(np.ones((3, 2), np.float32)))
 
 
 def test_wrong_shapes_are_refused() -> None:
@@ -299,9 +316,44 @@ def test_windows_are_blocks_of_one_attention_matrix() -> None:
         degrees = np.array([in_degree(block) for block in blocks])
         windows.append(Attention(support, degrees, np.full((2, size), 1 / size, np.float32)))
         at += size
-    page = Signals.of(np.ones((16, 2), np.float32), windows)
-    np.testing.assert_allclose(page.centrality, reference_centrality(list(whole), steps), rtol=1e-5)
-    expected = np.mean([in_degree(layer) for layer in whole], axis=0)
-    assert page.in_degree is not None and page.from_global is not None
-    np.testing.assert_allclose(page.in_degree, expected, rtol=1e-5)
-    np.testing.assert_allclose(page.from_global, np.full(16, 1 / 16), rtol=1e-6)
+    page = token_signals(windows)
+    # In units of 1/16, at float16 precision.
+    np.testing.assert_allclose(page.centrality, 16 * reference_centrality(list(whole), steps), rtol=1e-3)
+    np.testing.assert_allclose(page.in_degree, 16 * np.mean([in_degree(layer) for layer in whole], axis=0), rtol=1e-3)
+    np.testing.assert_allclose(page.from_global, np.ones(16), rtol=1e-3)
+    for scores in (page.centrality, page.in_degree, page.from_global):
+        assert scores.dtype == np.float32
+        assert scores.astype(np.float16).astype(np.float32).tobytes() == scores.tobytes()
+
+
+def test_a_page_from_an_encoder_is_the_page_that_an_index_gives_back() -> None:
+    fresh = random_page(50)
+    assert fresh.centrality is not None
+    scores = fresh.centrality.astype(np.float16).astype(np.float32)
+    signals = TokenSignals(scores, scores, scores)
+    stored = fresh.vectors.astype(np.float16)
+    for method in (AnchorFold(gamma=0.2), PAPER(gamma=0.2)):
+        now, later = (method.compress(Signals.of(vectors, signals)) for vectors in (fresh.vectors, stored))
+        assert now.vectors.tobytes() == later.vectors.tobytes() and now.groups.tolist() == later.groups.tolist()
+
+
+def test_vectors_that_leave_float16_are_refused() -> None:
+    with pytest.raises(EncodingError, match="expected finite vectors"):
+        Signals.of(np.full((2, 3), 1e6, np.float32))
+
+
+def manifest_with(compression: Mapping[int, Window]) -> Manifest:
+    return replace(load_manifest(bundled_folder()), compression=compression)
+
+
+def test_what_a_method_asks_of_a_bundle() -> None:
+    windows = {6: Window(2, 3, 4), 4: Window(3, 3, 2)}
+    whole = manifest_with(windows)
+    assert attention_for(AnchorFold(gamma=0.2), whole, (4, 6)) == windows
+    assert attention_for(AnchorFold(gamma=0.2, steps=6), whole, (6,)) == {6: Window(2, 3, 6)}
+    assert attention_for(StructuralPruning(gamma=0.2), whole, (4, 6)) == {4: Window(3, 3), 6: Window(2, 3)}
+    assert attention_for(DocPruner(threshold=1), manifest_with({}), (4, 6)) == {4: Window(3, 3), 6: Window(5, 5)}
+    assert attention_for(WardFold(gamma=0.2), manifest_with({}), (4, 6)) == {}
+    for method in (AnchorFold(gamma=0.2), StructuralPruning(gamma=0.2)):
+        with pytest.raises(CompressionError, match=r"none at depth 2; run `budgetvdr calibrate"):
+            attention_for(method, whole, (2, 4))

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from budgetvdr.compress import AnchorFold, CompressionError, Signals, Window
+from budgetvdr.compress import AnchorFold, Signals, Window
 from budgetvdr.compress.calibrate import (
     Pair,
     calibrate,
@@ -19,6 +19,7 @@ from budgetvdr.compress.calibrate import (
 )
 from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.signals import centrality
+from budgetvdr.errors import CompressionError
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_scores_are_those_of_the_method() -> None:
     pair = made_pairs(1)[0]
     method = AnchorFold(gamma=0.2)
     page = Signals(pair.vectors, centrality(pair.support[1:3, 5]))
-    expected = maxsim(pair.query, method.compress(page).vectors)
+    expected = maxsim(pair.query, unit(method.compress(page).vectors))
     assert scores([pair], Window(1, 2, 6), method).tolist() == [expected]
 
 

@@ -1,12 +1,13 @@
 """Fewer vectors a page, chosen when it is added: one method a file, all of them `Compression`."""
 
+from budgetvdr.bundle import Window
 from budgetvdr.compress.anchorfold import AnchorFold
 from budgetvdr.compress.chance import RandomSelection
 from budgetvdr.compress.clustering import Clustering
 from budgetvdr.compress.docpruner import DocPruner
 from budgetvdr.compress.pooling import Pooling
 from budgetvdr.compress.sap import StructuralPruning
-from budgetvdr.compress.signals import Attention, Compressed, Compression, CompressionError, Signals, Window
+from budgetvdr.compress.signals import Attention, Compressed, Compression, Signals, attention_for, joined, token_signals
 from budgetvdr.compress.ward import WardPooling
 from budgetvdr.compress.wardfold import WardFold
 
@@ -16,7 +17,6 @@ __all__ = [
     "Clustering",
     "Compressed",
     "Compression",
-    "CompressionError",
     "DocPruner",
     "Pooling",
     "RandomSelection",
@@ -25,4 +25,7 @@ __all__ = [
     "WardFold",
     "WardPooling",
     "Window",
+    "attention_for",
+    "joined",
+    "token_signals",
 ]

@@ -11,8 +11,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, numbered, unit
-from budgetvdr.compress.signals import Compressed, Groups, Signals, Window
+from budgetvdr.compress.signals import Compressed, Groups, Signals, calibrated
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import BudgetError
 from budgetvdr.pages import Vectors
@@ -23,15 +24,16 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorFold(Sized):
-    """Settings; steps=1, anchors="random", folding=False or weights="uniform" are the ablations of the paper's Table 1.
+    """Settings. With refinements=0 it is the method of the paper; besides, with one of steps=1, anchors="random",
+    folding=False or weights="uniform", an ablation of its Table 1.
 
     gamma, cap: how many vectors a page keeps (`Sized`).
     steps: K of the propagation; None for the bundle's calibrated one, 1 for a single step.
     anchors: "centrality", or "random" for tokens drawn without looking.
     folding: whether tokens that are no anchors are folded into one; False drops them.
     weights: "centrality", or "uniform" for plain means.
-    refinements: not in the paper, which has none: how often tokens are assigned anew, to the folded vectors in place of
-        the anchors. Folded vectors to which no token is nearest then leave, so that a page may keep fewer.
+    refinements: how often tokens are assigned anew, to the folded vectors in place of the anchors. Folded vectors to
+        which no token is nearest then leave, so that a page may keep fewer. The paper has none of it, thus 0.
     """
 
     VERSION: ClassVar[int] = 1
@@ -40,7 +42,7 @@ class AnchorFold(Sized):
     anchors: Literal["centrality", "random"] = "centrality"
     folding: bool = True
     weights: Literal["centrality", "uniform"] = "centrality"
-    refinements: int = 0
+    refinements: int = 2
 
     def __post_init__(self) -> None:
         Sized.__post_init__(self)
@@ -54,9 +56,10 @@ class AnchorFold(Sized):
                 f"found {self.anchors!r} and {self.weights!r}"
             )
 
-    def asks(self, window: Window, depth: int) -> Window | None:
-        """The calibrated window, with these steps where they are given."""
-        return Window(window.first, window.last, self.steps or window.steps)
+    def asks(self, window: Window | None, depth: int) -> Window | None:
+        """The calibrated window, with these steps where they are given. Raises CompressionError without one."""
+        calibration = calibrated(window, "AnchorFold", depth)
+        return Window(calibration.first, calibration.last, self.steps or calibration.steps)
 
     def compress(self, page: Signals) -> Compressed:
         """Stored vectors are in the order of their anchors on the page. Raises CompressionError without centrality."""
@@ -71,7 +74,7 @@ class AnchorFold(Sized):
         units = unit(vectors)
         folded = fold(vectors, assign(units, anchors), weights)
         for _ in range(self.refinements if count < len(vectors) else 0):
-            folded = fold(vectors, numbered(nearest(units, folded.vectors)), weights)
+            folded = fold(vectors, numbered(nearest(units, unit(folded.vectors))), weights)
         return folded
 
 

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.bundle import Window
 from budgetvdr.compress.anchorfold import AnchorFold
 from budgetvdr.compress.grouping import unit
-from budgetvdr.compress.signals import CompressionError, Scores, Signals, Window, centrality
+from budgetvdr.compress.signals import Signals, centrality
 from budgetvdr.compress.size import share
-from budgetvdr.pages import Vectors
+from budgetvdr.errors import CompressionError
+from budgetvdr.pages import Scores, Vectors
 
 STEPS = (2, 3, 4, 6, 8, 10, 12)
 """Values of K that are tried."""
@@ -110,7 +112,8 @@ def calibrate(pairs: Sequence[Pair], *, steps: Sequence[int] = STEPS, gamma: flo
     Raises CompressionError for pairs that are none, of different layers, too few steps or without a positive score.
     """
     _check(pairs, max(steps))
-    layers, method = pairs[0].support.shape[0], AnchorFold(gamma=gamma)
+    # As published: what is chosen is the centrality, which refinements make less of.
+    layers, method = pairs[0].support.shape[0], AnchorFold(gamma=gamma, refinements=0)
     full = np.array([maxsim(pair.query, unit(pair.vectors)) for pair in pairs])
     if not full.min() > 0:
         raise CompressionError(
@@ -146,7 +149,7 @@ def scores(pairs: Sequence[Pair], window: Window, method: AnchorFold) -> Ratios:
     found = []
     for pair in pairs:
         support = pair.support[window.first : window.last + 1, window.steps - 1]
-        found.append(maxsim(pair.query, method.compress(Signals(pair.vectors, centrality(support))).vectors))
+        found.append(maxsim(pair.query, unit(method.compress(Signals(pair.vectors, centrality(support))).vectors)))
     return np.array(found)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import at_random, keep
-from budgetvdr.compress.signals import Compressed, Signals, Window
+from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized
 
 
@@ -18,7 +19,7 @@ class RandomSelection(Sized):
 
     seed: int = 0
 
-    def asks(self, window: Window, depth: int) -> Window | None:
+    def asks(self, window: Window | None, depth: int) -> Window | None:
         """Nothing."""
         return None
 

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from budgetvdr.compress.grouping import fold, numbered, unit
-from budgetvdr.compress.signals import Compressed, Signals, Window
+from budgetvdr.bundle import Window
+from budgetvdr.compress.grouping import fold_directions, numbered, unit
+from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import MissingExtraError
 
@@ -24,7 +25,7 @@ class Clustering(Sized):
 
     seed: int = 0
 
-    def asks(self, window: Window, depth: int) -> Window | None:
+    def asks(self, window: Window | None, depth: int) -> Window | None:
         """Nothing."""
         return None
 
@@ -32,10 +33,10 @@ class Clustering(Sized):
         """Raises MissingExtraError without scikit-learn."""
         units, count = unit(page.vectors), len(page.vectors)
         if self.size(count) == count:
-            return fold(units, np.arange(count, dtype=np.int32))
+            return fold_directions(page.vectors, np.arange(count, dtype=np.int32))
         clusters = min(self.size(count), len(np.unique(units, axis=0)))
         means = _k_means()(n_clusters=clusters, n_init=1, random_state=self.seed)
-        return fold(units, numbered(means.fit_predict(units)))
+        return fold_directions(page.vectors, numbered(means.fit_predict(units)))
 
 
 def _k_means() -> Any:

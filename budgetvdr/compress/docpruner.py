@@ -10,10 +10,12 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import highest, keep
-from budgetvdr.compress.signals import Compressed, Scores, Signals, Window
+from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import share
 from budgetvdr.errors import BudgetError
+from budgetvdr.pages import Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class DocPruner:
             raise BudgetError("a threshold needs calibration pages with tokens, found none")
         return cls(threshold=float(np.nextafter(falling[share(gamma, len(falling)) - 1], -np.inf)))
 
-    def asks(self, window: Window, depth: int) -> Window | None:
+    def asks(self, window: Window | None, depth: int) -> Window | None:
         """The last layer executed."""
         return Window(depth - 1, depth - 1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.compress.signals import UNSTORED, Compressed, Groups, Scores
-from budgetvdr.pages import Vectors
+from budgetvdr.compress.signals import UNSTORED, Compressed, Groups
+from budgetvdr.pages import Scores, Vectors
 
 Rows = npt.NDArray[np.intp]
 
@@ -32,11 +32,11 @@ def keep(vectors: Vectors, kept: Rows) -> Compressed:
     """The tokens at ascending positions, as they are; the others leave no trace."""
     groups = np.full(len(vectors), UNSTORED, np.int32)
     groups[kept] = np.arange(len(kept))
-    return Compressed(unit(vectors[kept]), groups)
+    return Compressed(vectors[kept], groups)
 
 
 def fold(vectors: Vectors, groups: Groups, weights: Scores | None = None) -> Compressed:
-    """One vector a group: the mean of its members, weighted, then scaled to unit length.
+    """One vector a group: the weighted mean of its members.
 
     groups: (N,), numbers from 0 without gaps. weights: (N,), not negative, all alike where left out; members of a
     group whose weights are all zero count alike. A group of one keeps its vector to the bit.
@@ -51,7 +51,13 @@ def fold(vectors: Vectors, groups: Groups, weights: Scores | None = None) -> Com
     sizes = np.diff(starts, append=len(order))
     shares = np.where(totals[members] > 0, given / np.where(totals > 0, totals, 1)[members], 1 / sizes[members])
     weighted = vectors[order] * shares.astype(np.float32)[:, None]
-    return Compressed(unit(np.add.reduceat(weighted, starts, axis=0)), groups)
+    return Compressed(np.add.reduceat(weighted, starts, axis=0), groups)
+
+
+def fold_directions(vectors: Vectors, groups: Groups) -> Compressed:
+    """One vector a group, in the direction of the mean of its members' unit vectors."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    return fold(vectors, groups, np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0))
 
 
 def numbered(labels: npt.NDArray[np.integer]) -> Groups:

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from budgetvdr.compress.grouping import fold, unit
-from budgetvdr.compress.signals import Compressed, Signals, Window
+from budgetvdr.bundle import Window
+from budgetvdr.compress.grouping import fold_directions
+from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized
 
 
@@ -18,7 +19,7 @@ class Pooling(Sized):
 
     VERSION: ClassVar[int] = 1
 
-    def asks(self, window: Window, depth: int) -> Window | None:
+    def asks(self, window: Window | None, depth: int) -> Window | None:
         """Nothing."""
         return None
 
@@ -26,4 +27,4 @@ class Pooling(Sized):
         """Means of unit vectors."""
         count = len(page.vectors)
         groups = (np.arange(count) * self.size(count) // max(count, 1)).astype(np.int32)
-        return fold(unit(page.vectors), groups)
+        return fold_directions(page.vectors, groups)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.compress.signals import Scores
 from budgetvdr.errors import EncodingError
+from budgetvdr.pages import Scores
 
 
 def layer_support(attention: npt.NDArray[np.floating], steps: int) -> Scores:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import highest, keep
-from budgetvdr.compress.signals import Compressed, Signals, Window
+from budgetvdr.compress.signals import Compressed, Signals, calibrated
 from budgetvdr.compress.size import Sized
 
 
@@ -16,9 +17,10 @@ class StructuralPruning(Sized):
 
     VERSION: ClassVar[int] = 1
 
-    def asks(self, window: Window, depth: int) -> Window | None:
-        """One step in the calibrated window."""
-        return Window(window.first, window.last)
+    def asks(self, window: Window | None, depth: int) -> Window | None:
+        """One step in the calibrated window. Raises CompressionError without one."""
+        calibration = calibrated(window, "StructuralPruning", depth)
+        return Window(calibration.first, calibration.last)
 
     def compress(self, page: Signals) -> Compressed:
         """Raises CompressionError without in_degree."""

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.errors import BudgetVDRError, EncodingError
-from budgetvdr.pages import Vectors
+from budgetvdr.bundle import Manifest, Window
+from budgetvdr.errors import CompressionError, EncodingError
+from budgetvdr.pages import Scores, TokenSignals, Vectors
 
-Scores = npt.NDArray[np.float32]
 Groups = npt.NDArray[np.int32]
 
 UNSTORED = -1
 """In a fold map: the token left no trace."""
-
-
-class CompressionError(BudgetVDRError):
-    """A compression method lacks something of the page that it needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The layers whose attention is looked at, first to last, zero-based and inclusive, and the steps K taken in it."""
-
-    first: int
-    last: int
-    steps: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.last or self.steps < 1:
-            raise ValueError(f"expected 0 <= first <= last and steps >= 1; found {self}")
-
-    def __len__(self) -> int:
-        return self.last - self.first + 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,20 +61,16 @@ class Signals:
                 _check_scores(name, scores, len(self.vectors))
 
     @classmethod
-    def of(cls, vectors: Vectors, windows: Sequence[Attention]) -> Self:
-        """Puts a page together. windows: those it was read in, in order; none for a page without tokens.
+    def of(cls, vectors: npt.NDArray[np.floating], signals: TokenSignals | None = None) -> Self:
+        """A page as an index holds it: float16 precision, whether it comes from an encoder or from the index.
 
-        The attention of a page read in windows is block diagonal. Propagation from the uniform distribution over all N
-        tokens then leaves each block of n tokens its share n / N, so that the statistics of the page are those of its
-        windows times that share.
+        vectors: (N, D). signals: None where the method asks for no attention.
         """
-        if not windows:
-            nothing = np.zeros(0, np.float32)
-            return cls(vectors, nothing, nothing, nothing)
-        support, in_degree, from_global = (
-            joined([getattr(window, name) for window in windows]) for name in Attention.__slots__
-        )
-        return cls(vectors, centrality(support), in_degree.mean(axis=0), from_global.mean(axis=0))
+        with np.errstate(over="ignore"):  # what leaves float16 is refused as not finite
+            rounded = vectors.astype(np.float16).astype(np.float32)
+        if signals is None:
+            return cls(rounded)
+        return cls(rounded, signals.centrality, signals.in_degree, signals.from_global)
 
     def need(self, name: str, method: str) -> Scores:
         """One of the scores. Raises CompressionError where the page lacks it."""
@@ -111,7 +87,8 @@ class Signals:
 class Compressed:
     """Fewer vectors.
 
-    vectors: (m, D) float32, unit length; zero rows stay zero. Ordered by the first token each stands for.
+    vectors: (m, D) float32, not scaled to unit length: keeping all of a page's vectors gives them back to the bit. In
+        the order of their tokens, or of their anchors, on the page.
     groups: (N,), the fold map: the stored vector each token went into, UNSTORED for one that was dropped.
     """
 
@@ -122,8 +99,11 @@ class Compressed:
 class Compression(Protocol):
     """A method with its settings, a frozen dataclass."""
 
-    def asks(self, window: Window, depth: int) -> Window | None:
-        """The attention wanted of an encoder run to `depth` layers, None for none. window: as calibrated there."""
+    def asks(self, window: Window | None, depth: int) -> Window | None:
+        """The attention wanted of an encoder run to `depth` layers, None for none.
+
+        window: as calibrated there, None where nothing was. Raises CompressionError where the method needs it.
+        """
 
     def compress(self, page: Signals) -> Compressed:
         """Raises CompressionError where the page lacks what the method needs."""
@@ -143,8 +123,53 @@ def centrality(support: Scores) -> Scores:
     return mean
 
 
+def attention_for(method: Compression, manifest: Manifest, depths: Iterable[int]) -> dict[int, Window]:
+    """Depth -> the attention that a method wants of a bundle there, for `Encoder.encode_pages`; empty for none.
+
+    Raises CompressionError where the bundle was not calibrated and the method needs that.
+    """
+    asked = {depth: method.asks(manifest.compression.get(depth), depth) for depth in depths}
+    return {depth: window for depth, window in asked.items() if window is not None}
+
+
+def calibrated(window: Window | None, method: str, depth: int) -> Window:
+    """The window. Raises CompressionError where there is none."""
+    if window is None:
+        raise CompressionError(
+            f"{method} needs the window of layers that calibration finds, and this bundle has none at depth {depth}; "
+            "run `budgetvdr calibrate BUNDLE --pairs ...`, or use a method that looks at vectors alone "
+            "(WardFold, Clustering, Pooling)"
+        )
+    return window
+
+
+def token_signals(windows: Sequence[Attention]) -> TokenSignals:
+    """Puts a page's signals together. windows: the context windows it was read in, in order; none for an empty page.
+
+    The attention of a page read in windows is block diagonal. Propagation from the uniform distribution over all N
+    tokens then leaves each block of n tokens its share n / N, so that the statistics of the page are those of its
+    windows times that share.
+
+    Raises EncodingError for support that is not finite or is negative.
+    """
+    if not windows:
+        nothing = np.zeros(0, np.float32)
+        return TokenSignals(nothing, nothing, nothing)
+    support, in_degree, from_global = (
+        joined([getattr(window, name) for window in windows]) for name in Attention.__slots__
+    )
+    return TokenSignals(_in_shares(centrality(support)), _in_shares(in_degree), _in_shares(from_global))
+
+
+def _in_shares(scores: Scores) -> Scores:
+    """(..., N) scores -> (N,): their mean, in units of 1 / N and at float16 precision."""
+    mean = scores.reshape(-1, scores.shape[-1]).mean(axis=0)
+    rounded: Scores = (mean * np.float32(len(mean))).astype(np.float16).astype(np.float32)
+    return rounded
+
+
 def joined(windows: Sequence[Scores]) -> Scores:
-    """Statistics (..., n) of the windows a page was read in -> (..., N) of the page; see `Signals.of`."""
+    """Statistics (..., n) of the windows a page was read in -> (..., N) of the page; see `token_signals`."""
     count = sum(window.shape[-1] for window in windows)
     return np.concatenate([window * np.float32(window.shape[-1] / count) for window in windows], axis=-1)
 

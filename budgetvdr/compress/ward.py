@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from budgetvdr.compress.grouping import fold, unit
+from budgetvdr.bundle import Window
+from budgetvdr.compress.grouping import fold_directions, unit
 from budgetvdr.compress.linkage import ward_groups
-from budgetvdr.compress.signals import Compressed, Signals, Window
+from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized
 
 
@@ -21,11 +22,11 @@ class WardPooling(Sized):
 
     VERSION: ClassVar[int] = 1
 
-    def asks(self, window: Window, depth: int) -> Window | None:
+    def asks(self, window: Window | None, depth: int) -> Window | None:
         """Nothing."""
         return None
 
     def compress(self, page: Signals) -> Compressed:
         """Means of unit vectors. Raises MissingExtraError without scipy."""
         units = unit(page.vectors)
-        return fold(units, ward_groups(1 - units @ units.T, self.size(len(units))))
+        return fold_directions(page.vectors, ward_groups(1 - units @ units.T, self.size(len(units))))

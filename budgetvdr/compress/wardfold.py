@@ -11,9 +11,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import fold, unit
 from budgetvdr.compress.linkage import ward_groups
-from budgetvdr.compress.signals import Compressed, Groups, Signals, Window
+from budgetvdr.compress.signals import Compressed, Groups, Signals
 from budgetvdr.compress.size import Sized
 from budgetvdr.pages import Vectors
 
@@ -30,7 +31,7 @@ class WardFold(Sized):
 
     VERSION: ClassVar[int] = 1
 
-    def asks(self, window: Window, depth: int) -> Window | None:
+    def asks(self, window: Window | None, depth: int) -> Window | None:
         """Nothing."""
         return None
 

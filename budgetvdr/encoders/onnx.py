@@ -60,6 +60,11 @@ class Sessions:
                 )
         return results
 
+    def inputs(self, graph: str) -> frozenset[str]:
+        """Names of a graph's inputs, those included that may be left out. Raises as `run` does."""
+        session = self.open(graph)
+        return frozenset(given.name for given in (*session.get_inputs(), *session.get_overridable_initializers()))
+
     def open(self, graph: str) -> Any:
         """The onnxruntime session of a graph, made at the first call. Raises as `run` does."""
         with self._lock:

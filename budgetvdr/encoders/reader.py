@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.bundle import Manifest, load_manifest
+from budgetvdr.bundle import Manifest, Window, load_manifest
+from budgetvdr.compress import Attention, joined, token_signals
+from budgetvdr.encoders import LayerSupport
+from budgetvdr.encoders.attention import Ask, require_attention
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.reading import PageReader, Stages, as_lines
 from budgetvdr.encoders.tokens import WordPieces
 from budgetvdr.encoders.windows import windows
 from budgetvdr.errors import BudgetError, BudgetVDRError, PageError, QueryError
-from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Vectors
+from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Scores, Vectors
 
 MOST_TOKENS = 8192
 """Tokens of a page that are encoded, some ten dense pages of print; a page with more gets the note "truncated"."""
@@ -50,27 +53,36 @@ class ReaderEncoder:
         return self._sessions.providers
 
     def encode_pages(
-        self, pages: Sequence[Page], depths: Sequence[int], *, on_page: Callable[[], object] | None = None
+        self,
+        pages: Sequence[Page],
+        depths: Sequence[int],
+        *,
+        attention: Mapping[int, Window] | None = None,
+        on_page: Callable[[], object] | None = None,
     ) -> list[EncodedPage | BudgetVDRError]:
         """One result a page, in order; a page that cannot be encoded gives a PageError instead of raising.
 
-        depths: exits wanted; all of them cost what the deepest costs. on_page: called in this thread as pages end.
+        depths: exits wanted; all of them cost what the deepest costs. attention: depth -> the window that the page's
+        signals there are taken from. on_page: called in this thread as pages end.
 
-        Vectors are unit length at full width and depend on nothing but the page: windows run one at a time, without
-        padding.
+        Vectors depend on nothing but the page: windows run one at a time, without padding.
 
-        Raises BudgetError for a depth the bundle lacks, BundleError for a graph that cannot be loaded and
-        MissingExtraError for pages with read="ocr" where OCR is not installed, all before any page is read.
+        Raises BudgetError for a depth the bundle lacks, BundleError for a graph that cannot be loaded, CompressionError
+        for attention that the bundle does not give and MissingExtraError for pages with read="ocr" where OCR is not
+        installed, all before any page is read.
         """
         wanted = tuple(sorted(set(depths)))
         self._check_depths(wanted)
+        ask = Ask.of(attention or {}, wanted)
+        if ask.layers:
+            require_attention(self._manifest, self._sessions, wanted[-1])
         if any(page.read == "ocr" for page in pages):
             self._reader.require_ocr()
         self._sessions.open(self._manifest.page_graphs[wanted[-1]])
 
         def encode(page: Page) -> EncodedPage | BudgetVDRError:
             try:
-                return self._encode_page(page, wanted)
+                return self._encode_page(page, wanted, ask)
             except Exception as error:  # whatever a picture, a font or a callback raises concerns this page alone
                 return _failure(page, error)
 
@@ -112,25 +124,51 @@ class ReaderEncoder:
         vectors = states[0, 1:-1]
         return EncodedQuery(_unit(vectors) if self._manifest.unit_queries else vectors.copy(), tokens.pieces)
 
-    def _encode_page(self, page: Page, depths: Sequence[int]) -> EncodedPage:
+    def encode_support(self, page: Page, steps: int) -> LayerSupport:
+        """Every exit's vectors and every layer's support after steps 1 to `steps`, for calibration.
+
+        Raises CompressionError for a bundle whose graphs do not give it, PageError for a page that cannot be read.
+        """
+        depths = self._manifest.depths
+        require_attention(self._manifest, self._sessions, depths[-1])
+        ids = self._pieces.page(self._reader.read(page).words, MOST_TOKENS).ids
+        every_layer = Ask.of({depths[-1]: Window(0, depths[-1] - 1, steps)}, depths)
+        parts = []
+        vectors = self._vectors(ids, depths, every_layer, lambda outputs: parts.append(outputs[0]))
+        empty = np.zeros((depths[-1], steps, 0), np.float32)
+        return LayerSupport(vectors, joined(parts) if parts else empty)
+
+    def _encode_page(self, page: Page, depths: Sequence[int], ask: Ask) -> EncodedPage:
         reading = self._reader.read(page)
         stages = Stages(dict(reading.seconds))
         with stages.measure("transformer"):
             tokens = self._pieces.page(reading.words, MOST_TOKENS)
-            vectors = self._vectors(tokens.ids, depths)
+            answers: list[dict[int, Attention]] = []
+            vectors = self._vectors(tokens.ids, depths, ask, lambda outputs: answers.append(ask.answer(outputs)))
+            signals = {depth: token_signals([answer[depth] for answer in answers]) for depth in ask.windows}
         notes = (*page.notes, *reading.notes, *(("truncated",) if tokens.truncated else ()))
         text = as_lines(reading.words)
-        return EncodedPage(vectors, tokens.regions, text, reading.reader, notes, stages.seconds)
+        return EncodedPage(vectors, tokens.regions, text, reading.reader, notes, stages.seconds, signals)
 
-    def _vectors(self, ids: npt.NDArray[np.int64], depths: Sequence[int]) -> Mapping[int, Vectors]:
-        """ids (n,) -> for every depth (n, D), unit length."""
+    def _vectors(
+        self,
+        ids: npt.NDArray[np.int64],
+        depths: Sequence[int],
+        ask: Ask,
+        on_attention: Callable[[Sequence[Scores]], object],
+    ) -> Mapping[int, Vectors]:
+        """ids (n,) -> for every depth (n, D). on_attention: given the outputs asked for, window by window."""
         graph, outputs = self._manifest.page_graphs[depths[-1]], [_exit(depth) for depth in depths]
+        beside = ask.inputs(depths[-1])
         width = self._manifest.dims[-1]
         vectors = {depth: np.empty((len(ids), width), np.float32) for depth in depths}
         for window in windows(len(ids), self._manifest.max_tokens - 2):
-            states = self._sessions.run(graph, {"ids": self._pieces.window(ids[window])}, outputs)
-            for depth, state in zip(depths, states, strict=True):
-                vectors[depth][window] = _unit(state[0, 1:-1])
+            inputs = {"ids": self._pieces.window(ids[window]), **beside}
+            found = self._sessions.run(graph, inputs, [*outputs, *ask.outputs])
+            for depth, state in zip(depths, found[: len(depths)], strict=True):
+                vectors[depth][window] = state[0, 1:-1]
+            if ask.layers:
+                on_attention(found[len(depths) :])
         return vectors
 
     def _check_depths(self, depths: Sequence[int]) -> None:
