@@ -84,6 +84,10 @@ class FirstStage:
         with self._loading:
             self._lists, self._narrow, self._absent, self._damaged = {}, {}, {}, set()
 
+    def load(self, snapshot: Snapshot, depth: int) -> None:
+        """Reads the lists into memory where that has to be done, which takes seconds for a large index."""
+        self._get(snapshot, depth)
+
     def propose(
         self, snapshot: Snapshot, depth: int, query: Float, candidates: int, allowed: RowAddresses | None
     ) -> RowAddresses | None:

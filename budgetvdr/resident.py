@@ -35,6 +35,8 @@ _Make = Callable[[Slab], _Rows]
 _RENEWED_SHARE = 0.25
 # Room for appending, as a share of the vectors.
 _SPARE_SHARE = 1 / 16
+# Its offset, its address, whether it is alive, and its address and place once more, by address.
+_PAGE_BYTES = 8 + 8 + 1 + 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,7 @@ class Copy:
     @property
     def nbytes(self) -> int:
         """Bytes held, spare room included."""
-        return sum(part.nbytes for part in self.rows) + self.offsets.nbytes + self.addresses.nbytes + self.alive.nbytes
+        return sum(part.nbytes for part in self.rows) + len(self.addresses) * _PAGE_BYTES
 
     @property
     def int8(self) -> Int8Pages:
@@ -71,6 +73,11 @@ class Copy:
     def front(self) -> ExactPages:
         """The pages, for a copy made by `Resident.front`: the leading slices, then the length of the rest."""
         return ExactPages(tuple(part[: self.offsets[-1]] for part in self.rows), self.offsets)
+
+    @cached_property
+    def coarsest(self) -> float:
+        """The largest scale of an int8 copy."""
+        return float(self.int8.scales.max(initial=0))
 
     def places(self, addresses: RowAddresses | None = None) -> Places | None:
         """Ascending place numbers of the living pages among these addresses; None stands for every place."""
@@ -97,6 +104,7 @@ class Resident:
         self._copies: OrderedDict[tuple[str, int, int, int], Copy] = OrderedDict()
         self._loading = threading.Lock()
         self._counting = threading.Lock()
+        self._closed = False
 
     @property
     def nbytes(self) -> int:
@@ -113,6 +121,10 @@ class Resident:
 
         return self._get(("int8", depth, dim, dim), snapshot, make, dim + 4)
 
+    def fits_front(self, snapshot: Snapshot, width: int) -> bool:
+        """Whether a front could be held if all other copies left."""
+        return self._fits(snapshot, 2 * width + 2)
+
     def front(self, snapshot: Snapshot, depth: int, dim: int, width: int) -> Copy | None:
         """The first `width` components, and the length of the components from there to `dim`; see `pruned.fronts`."""
         slices = len(snapshot.settings.slices(width))
@@ -126,13 +138,10 @@ class Resident:
         """Lets go of a front that is of no use."""
         self._drop(("front", depth, dim, width))
 
-    def fits(self, snapshot: Snapshot, bytes_per_vector: int) -> bool:
-        """Whether a copy could be held if all others left."""
-        return self._needed(snapshot, bytes_per_vector) <= self._limit
-
-    def clear(self) -> None:
-        """Lets go of everything."""
+    def close(self) -> None:
+        """Lets go of everything, for good: what a search is still loading is not kept."""
         with self._counting:
+            self._closed = True
             self._copies.clear()
 
     def _get(
@@ -146,7 +155,8 @@ class Resident:
             held = self._held(key)
             if held is not None and held.is_of(snapshot):
                 return held
-            if not self.fits(snapshot, bytes_per_vector):
+            if not self._fits(snapshot, bytes_per_vector):
+                self._drop(key)
                 return None
             if held is not None and held.identity == snapshot.identity:
                 held = _renewed(held, snapshot, make, key[1], key[2])
@@ -158,8 +168,9 @@ class Resident:
                 self._make_room(self._needed(snapshot, bytes_per_vector))
                 held = _read(snapshot, make, key[1], key[2])
             with self._counting:
-                self._copies[key] = held
-                self._copies.move_to_end(key)
+                if not self._closed:
+                    self._copies[key] = held
+                    self._copies.move_to_end(key)
             return held
 
     def _held(self, key: tuple[str, int, int, int]) -> Copy | None:
@@ -179,9 +190,12 @@ class Resident:
             while self._copies and sum(copy.nbytes for copy in self._copies.values()) + needed > self._limit:
                 self._copies.popitem(last=False)
 
+    def _fits(self, snapshot: Snapshot, bytes_per_vector: int) -> bool:
+        return self._needed(snapshot, bytes_per_vector) <= self._limit
+
     @staticmethod
     def _needed(snapshot: Snapshot, bytes_per_vector: int) -> int:
-        return _with_spare(snapshot.vector_count()) * bytes_per_vector + snapshot.page_count() * 17
+        return _with_spare(snapshot.vector_count()) * bytes_per_vector + snapshot.page_count() * _PAGE_BYTES
 
 
 def _read(snapshot: Snapshot, make: _Make, depth: int, dim: int) -> Copy:
@@ -207,22 +221,24 @@ def _renewed(held: Copy, snapshot: Snapshot, make: _Make, depth: int, dim: int) 
 
     New vectors go behind the old ones in the same arrays, where no search that still uses the old copy looks.
     """
-    addresses = snapshot.matching()
+    addresses = np.sort(snapshot.matching())
     alive = np.isin(held.addresses, addresses)
     new = addresses[~np.isin(addresses, held.addresses)]
     dead = len(alive) - int(alive.sum())
     if len(new) + dead > _RENEWED_SHARE * len(addresses):
         return None
-    slab = snapshot.vectors(new, depth, dim)
-    first, last = int(held.offsets[-1]), int(held.offsets[-1] + slab.offsets[-1])
-    if last > len(held.rows[0]):
-        return None
-    for whole, part in zip(held.rows, make(slab), strict=True):
-        whole[first:last] = part
+    offsets, last = [held.offsets], int(held.offsets[-1])
+    for slab in snapshot.scan(depth, dim, new):
+        first, last = last, last + int(slab.offsets[-1])
+        if last > len(held.rows[0]):
+            return None
+        for whole, part in zip(held.rows, make(slab), strict=True):
+            whole[first:last] = part
+        offsets.append(first + slab.offsets[1:])
     return replace(
         held,
         version=snapshot.version,
-        offsets=np.concatenate([held.offsets, first + slab.offsets[1:]]),
+        offsets=np.concatenate(offsets),
         addresses=np.concatenate([held.addresses, new]),
         alive=np.concatenate([alive, np.ones(len(new), np.bool_)]),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
@@ -28,15 +29,14 @@ from budgetvdr.first_stage_refresh import refresh
 from budgetvdr.pages import SearchPath
 from budgetvdr.pruned import best_by_bound, bounds
 from budgetvdr.resident import Copy, Places, Resident
-from budgetvdr.similarity.maxsim import ExactPages, Float, maxsim, scan_int8
+from budgetvdr.similarity.maxsim import ExactPages, Float, maxsim, scan_error, scan_int8
 from budgetvdr.store import PageFacts, RowAddresses, Slab, Snapshot, Store
 
-# The largest error of a scanned score seen on real pages and questions is 1.7e-3, at 32 components (docs/results.md).
-# Two pages can change places only within twice that, so the exact k best are among those this near to the k-th scanned.
-_MARGIN: Final = 5e-3
 # Thousands of copies of one page may lie within the margin; beyond this many more than k they are as good as equal.
 _MOST_EXTRA: Final = 1000
 _TAKEN_PAGES: Final = 256
+# Reading pages one by one costs several times as much as reading them in order.
+_READ_SHARE: Final = 0.25
 # What a search for more than this needs to read says little about the next one.
 _USUAL_K: Final = 100
 
@@ -68,11 +68,6 @@ class _Request:
     plan: Plan
     k: int
     where: str | None
-
-    @property
-    def margin(self) -> float:
-        """The scan's error grows with the length of the query vectors."""
-        return _MARGIN * float(np.linalg.norm(self.query, axis=1).mean())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,45 +101,60 @@ class Searcher:
     def rank(self, snapshot: Snapshot, query: Float, plan: Plan, *, k: int, where: str | None) -> Ranking:
         """The k best pages for one query, (n, dim) float32, among those that meet the SQL filter.
 
-        Pages without vectors are never returned, so that fewer than k may come back.
+        Pages without vectors are never returned, so that fewer than k may come back. Where more than a thousand others
+        score like the k-th to within the error of the scan, some of these may be missed. Raises IndexStoreError where
+        the searcher is closed meanwhile.
         """
         request = _Request(snapshot, query, plan, k, where)
-        start = perf_counter()
-        try:
+        with self._open():
+            start = perf_counter()
             copy = self._resident.int8(snapshot, plan.depth, plan.dim)
+            if plan.candidates is not None:
+                self._first_stage.load(snapshot, plan.depth)
             load_ms, start = (perf_counter() - start) * 1e3, perf_counter()
             allowed = None if where is None else snapshot.matching(where)
             proposed = self._propose(request, allowed)
             if copy is not None:
                 return self._scan(request, copy, allowed if proposed is None else proposed, load_ms, start)
-            if proposed is not None:
-                return self._read_proposed(request, proposed, start)
-            return self._pruned(request, allowed) or self._stream(request, allowed, start)
-        except RuntimeError as error:
-            if self._closed:
-                raise IndexStoreError("the index was closed during the search; open it again") from error
-            raise
+            if proposed is not None and len(proposed) <= _READ_SHARE * snapshot.page_count():
+                return self._read_proposed(request, proposed, load_ms, start)
+            return self._pruned(request, allowed, load_ms, start) or self._stream(request, allowed, load_ms, start)
 
     def exact(self, snapshot: Snapshot, queries: Sequence[Float], plan: Plan, *, k: int) -> list[Float]:
         """Scores of the k best pages for each query, by scoring every stored vector: what other ways must find."""
         found = [Best(k) for _ in queries]
-        for slab in snapshot.scan(plan.depth, plan.dim):
-            for query, kept in zip(queries, found, strict=True):
-                kept.add(slab.addresses, self._exact_scores(slab, query))
+        with self._open():
+            for slab in snapshot.scan(plan.depth, plan.dim):
+                for query, kept in zip(queries, found, strict=True):
+                    kept.add(slab.addresses, self._exact_scores(slab, query))
         return [kept.scores for kept in found]
 
     def refresh_first_stage(self, store: Store, *, make: bool) -> None:
         """Brings the first stage of every depth up to date; make: also where there is none. Raises StorageError."""
-        for depth in store.settings.depths:
-            refresh(store, depth, self._pool, make=make)
+        with self._open():
+            for depth in store.settings.depths:
+                refresh(store, depth, self._pool, make=make)
         self._first_stage.forget()
 
     def close(self) -> None:
         """Frees the vectors and stops the workers; a search under way in another thread ends with IndexStoreError."""
         self._closed = True
         self._pool.shutdown()
-        self._resident.clear()
+        self._resident.close()
         self._first_stage.forget()
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Raises IndexStoreError for what the closed pool says."""
+        closed = IndexStoreError("the index was closed during the search; open it again")
+        if self._closed:
+            raise closed
+        try:
+            yield
+        except RuntimeError as error:
+            if self._closed:
+                raise closed from error
+            raise
 
     def _propose(self, request: _Request, allowed: RowAddresses | None) -> RowAddresses | None:
         """Pages to look at, from the first stage; None for all allowed ones, where it is missing or finds too few."""
@@ -162,7 +172,9 @@ class Searcher:
         places = copy.places(chosen)
         scores = scan_int8(copy.int8, request.query, places=places, pool=self._pool)
         addresses = copy.addresses if places is None else copy.addresses[places]
-        near = addresses[_near(scores, request.k, request.margin, addresses)]
+        # Two pages can change places within twice what a score is off by.
+        margin = 2 * scan_error(request.query, copy.coarsest)
+        near = addresses[_near(scores, request.k, margin, addresses)]
         scanned = perf_counter()
         found = self._decide(request, near)
         pages, vectors = _looked_at(copy, places)
@@ -178,7 +190,7 @@ class Searcher:
             exact_ms=(perf_counter() - scanned) * 1e3,
         )
 
-    def _read_proposed(self, request: _Request, proposed: RowAddresses, start: float) -> Ranking:
+    def _read_proposed(self, request: _Request, proposed: RowAddresses, load_ms: float, start: float) -> Ranking:
         """Reads the proposed pages and scores them exactly."""
         chosen = perf_counter()
         found = self._decide(request, proposed)
@@ -189,19 +201,19 @@ class Searcher:
             pages=len(proposed),
             vectors=found.vectors,
             candidates=len(proposed),
-            load_ms=0.0,
+            load_ms=load_ms,
             scan_ms=(chosen - start) * 1e3,
             exact_ms=(perf_counter() - chosen) * 1e3,
         )
 
-    def _pruned(self, request: _Request, allowed: RowAddresses | None) -> Ranking | None:
+    def _pruned(self, request: _Request, allowed: RowAddresses | None, load_ms: float, start: float) -> Ranking | None:
         """None where no leading components fit, or where they tell too little."""
         snapshot, plan = request.snapshot, request.plan
         name = (snapshot.identity, plan.depth, plan.dim)
-        fitting = [w for w in snapshot.settings.dims if w < plan.dim and self._resident.fits(snapshot, 2 * w + 2)]
+        fitting = [w for w in snapshot.settings.dims if w < plan.dim and self._resident.fits_front(snapshot, w)]
         if name in self._not_pruned or not fitting:
             return None
-        start = perf_counter()
+        chosen = perf_counter()
         copy = self._resident.front(snapshot, plan.depth, plan.dim, fitting[-1])
         if copy is None:
             return None
@@ -232,12 +244,12 @@ class Searcher:
             pages=pages,
             vectors=vectors,
             candidates=found.read,
-            load_ms=(loaded - start) * 1e3,
-            scan_ms=(bounded - loaded) * 1e3,
+            load_ms=load_ms + (loaded - chosen) * 1e3,
+            scan_ms=(chosen - start + bounded - loaded) * 1e3,
             exact_ms=(perf_counter() - bounded) * 1e3,
         )
 
-    def _stream(self, request: _Request, allowed: RowAddresses | None, start: float) -> Ranking:
+    def _stream(self, request: _Request, allowed: RowAddresses | None, load_ms: float, start: float) -> Ranking:
         """Scores every page that meets the filter exactly, slab by slab, and keeps the best."""
         kept = Best(request.k)
         vectors = pages = 0
@@ -246,8 +258,17 @@ class Searcher:
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)
         facts = request.snapshot.facts(kept.addresses)
-        elapsed = (perf_counter() - start) * 1e3
-        return Ranking("stream", facts, kept.scores, pages, vectors, pages, load_ms=0.0, scan_ms=0.0, exact_ms=elapsed)
+        return Ranking(
+            path="stream",
+            facts=facts,
+            scores=kept.scores,
+            pages=pages,
+            vectors=vectors,
+            candidates=pages,
+            load_ms=load_ms,
+            scan_ms=0.0,
+            exact_ms=(perf_counter() - start) * 1e3,
+        )
 
     def _decide(self, request: _Request, addresses: RowAddresses) -> _Found:
         """The exact k best among chosen pages, which are read a few at a time."""

@@ -25,6 +25,7 @@ from budgetvdr.similarity.maxsim import (
     kernel,
     maxsim,
     quantise,
+    scan_error,
     scan_int8,
     unit_prefix,
 )
@@ -363,3 +364,19 @@ def test_best_rows_name_the_answering_vector() -> None:
     rows, similarities = best_rows(np.array([[0, 5], [2, 0]], np.float16), np.array([[1, 0], [0, 1]], np.float32))
     assert rows.tolist() == [1, 0]
     assert similarities == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("strong", [1.0, 20.0])
+@pytest.mark.parametrize("count", [1, 20])
+def test_scans_are_off_by_less_than_they_say(strong: float, count: int) -> None:
+    rng = np.random.default_rng(12)
+    vectors = rng.standard_normal((20_000, 64))
+    vectors[:, 0] *= strong
+    offsets = np.arange(0, 20_001, 10)
+    slices = (vectors.astype(np.float16),)
+    pages = quantise(slices, offsets)
+    for length in (1.0, 5.0):
+        query = (length * unit_prefix(rng.standard_normal((count, 64)), 64)).astype(np.float32)
+        off = np.abs(scan_int8(pages, query) - maxsim(ExactPages(slices, offsets), query)).max()
+        told = scan_error(query, float(pages.scales.max()))
+        assert off < told < 12 * off

@@ -11,7 +11,7 @@ import pytest
 
 from budgetvdr.resident import Copy, Resident
 from budgetvdr.similarity.maxsim import quantise
-from budgetvdr.store import STORE_FORMAT_VERSION, IndexSettings, PageRow, Store
+from budgetvdr.store import STORE_FORMAT_VERSION, IndexSettings, PageRow, Slab, Store
 
 RNG = np.random.default_rng(8)
 POOL = ThreadPoolExecutor(2)
@@ -154,6 +154,44 @@ def test_copies_stay_under_the_limit_and_the_one_used_longest_ago_leaves(store: 
     kept = resident.int8(snapshot, 2, 16)
     assert resident.int8(snapshot, 2, 16) is kept
     assert Resident(0, POOL).int8(snapshot, 2, 8) is None
+
+
+def test_a_copy_that_the_index_has_outgrown_leaves(store: Store) -> None:
+    resident = Resident(30_000, POOL)
+    assert resident.int8(store.snapshot(), 2, 8) is not None
+    store.upsert(rows(900, "b"))
+    assert resident.int8(store.snapshot(), 2, 8) is None
+    assert resident.nbytes == 0
+
+
+def test_additions_beyond_the_spare_room_are_not_read_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.upsert(rows(3000, "b"))
+    resident = Resident(1 << 30, POOL)
+    resident.int8(store.snapshot(), 2, 16)
+    store.upsert(rows(900, "c"))
+    monkeypatch.setattr("budgetvdr.store.snapshot._SLAB_BYTES", 4096)
+    snapshot, asked = store.snapshot(), []
+    scan = type(snapshot).scan
+
+    def counted(*arguments: object) -> Iterator[Slab]:
+        for slab in scan(*arguments):  # type: ignore[arg-type]
+            asked.append(len(arguments) > 3 and arguments[3] is not None)
+            yield slab
+
+    monkeypatch.setattr(type(snapshot), "scan", counted)
+    check_int8(resident.int8(snapshot, 2, 16), store, 16)
+    # 1,024 vectors and a sixteenth of 9,600 are spare; 2,700 came.
+    new = asked.count(True)
+    assert 0 < new < 70, "new pages must be read a few at a time, and no more of them than have room"
+
+
+def test_a_copy_of_another_index_at_the_same_version_is_not_taken(store: Store, tmp_path: Path) -> None:
+    resident = Resident(1 << 30, POOL)
+    with Store.open(tmp_path / "other", settings_if_new=SETTINGS) as other:
+        other.upsert(rows(50, "z"))
+        assert other.snapshot().version == store.snapshot().version
+        resident.int8(store.snapshot(), 2, 16)
+        check_int8(resident.int8(other.snapshot(), 2, 16), other, 16)
 
 
 def test_places_of_addresses(store: Store) -> None:

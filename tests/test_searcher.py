@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from budgetvdr.budget import Plan
+from budgetvdr.errors import IndexStoreError
 from budgetvdr.searcher import Searcher
 from budgetvdr.similarity.maxsim import unit_prefix
 from budgetvdr.store import STORE_FORMAT_VERSION, IndexSettings, PageRow, Store
@@ -224,3 +225,83 @@ def test_a_filter_and_candidates_leave_k_pages_where_there_are_as_many(tmp_path:
                 expected = brute_force(store, query, Plan(6, 64), where)[:10]
                 assert {fact.id for fact in ranking.facts} == {page for page, _ in expected}
         searcher.close()
+
+
+@pytest.mark.parametrize("vectors", [1, 3, 20])
+@pytest.mark.parametrize("length", [0.2, 1.0, 7.0])
+def test_alike_pages_with_one_strong_component_are_told_apart(tmp_path: Path, vectors: int, length: float) -> None:
+    """Where one component dominates, steps of int8 are coarse for all others, by which these pages differ."""
+    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "template", (6,), DIMS)
+    template = RNG.standard_normal((6, 64))
+    template[:, 3] = 20
+    made = [
+        PageRow(
+            doc_id="a",
+            page_num=number,
+            regions=np.zeros((6, 4), np.float32),
+            vectors={6: (template + 0.1 * RNG.standard_normal((6, 64))).astype(np.float32)},
+        )
+        for number in range(1, 801)
+    ]
+    with Store.open(tmp_path / "index", settings_if_new=settings) as store:
+        store.upsert(made)
+        scanning, streaming = Searcher(memory_limit=1 << 30, threads=2), Searcher(memory_limit=0, threads=2)
+        for _ in range(20):
+            query = unit_prefix(template[RNG.integers(0, 6, vectors)] + RNG.standard_normal((vectors, 64)), 64)
+            found = [
+                searcher.rank(store.snapshot(), length * query, Plan(6, 64), k=10, where=None)
+                for searcher in (scanning, streaming)
+            ]
+            assert [each.path for each in found] == ["scan", "stream"]
+            assert [fact.id for fact in found[0].facts] == [fact.id for fact in found[1].facts]
+        scanning.close()
+        streaming.close()
+
+
+def test_a_longer_query_does_not_send_more_pages_to_be_read(store: Store) -> None:
+    searcher, query = Searcher(memory_limit=1 << 30, threads=2), unit_prefix(RNG.standard_normal((9, 64)), 64)
+    read = [
+        searcher.rank(store.snapshot(), length * query, Plan(6, 64), k=10, where=None).candidates
+        for length in (0.25, 1.0, 8.0)
+    ]
+    assert 10 <= read[0] == read[1] == read[2] < 60
+    searcher.close()
+
+
+def test_many_proposed_pages_are_read_in_order(tmp_path: Path) -> None:
+    settings = IndexSettings(STORE_FORMAT_VERSION, "f" * 16, "random", DEPTHS, DIMS)
+    query = unit_prefix(RNG.standard_normal((5, 64)), 64)
+    searcher = Searcher(memory_limit=0, threads=2)
+    with Store.open(tmp_path / "index", settings_if_new=settings) as store:
+        store.upsert(rows())
+        searcher.refresh_first_stage(store, make=True)
+        for candidates, path in ((40, "proposed"), (200, "stream")):
+            ranking = searcher.rank(store.snapshot(), query, Plan(6, 64, candidates), k=5, where=None)
+            assert ranking.path == path
+    searcher.close()
+
+
+def test_a_closed_searcher_says_so_and_keeps_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    searcher, plan = Searcher(memory_limit=1 << 30, threads=2), Plan(6, 16)
+    query, snapshot = unit_prefix(RNG.standard_normal((5, 16)), 16), store.snapshot()
+    scan = type(snapshot).scan
+
+    def closing(*arguments: object) -> object:
+        searcher.close()
+        return scan(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(snapshot), "scan", closing)
+    with pytest.raises(IndexStoreError, match="closed during the search"):
+        # Enough work for the pool, which is gone.
+        monkeypatch.setattr("budgetvdr.similarity.maxsim._LEAST_WORK", 1)
+        searcher.rank(snapshot, query, plan, k=5, where=None)
+    monkeypatch.undo()
+    assert searcher.nbytes == 0
+    for action in (
+        lambda: searcher.rank(snapshot, query, plan, k=5, where=None),
+        lambda: searcher.exact(snapshot, [query], plan, k=5),
+        lambda: searcher.refresh_first_stage(store, make=False),
+    ):
+        with pytest.raises(IndexStoreError, match="closed"):
+            action()
+    assert searcher.nbytes == 0

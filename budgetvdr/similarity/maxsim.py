@@ -7,7 +7,7 @@ Two forms of the same pages are scored here:
 
 * `ExactPages` hold the stored float16 components. `maxsim` on them is the score that hits carry.
 * `Int8Pages` hold one signed byte a component and one scale a vector, about half of what float16 takes. `scan_int8` on
-  them is off by about 1e-3, so that it chooses pages for the exact step and no more.
+  them is off by about 1e-3 (see `scan_error`), so that it chooses pages for the exact step and no more.
 
 The work is done by compiled kernels (`_native`) where they were built and the processor has what they need, and by
 numkong or numpy (`portable`) elsewhere; the scores agree to rounding. Finite vectors give finite scores, whatever their
@@ -43,6 +43,7 @@ __all__ = [
     "kernel",
     "maxsim",
     "quantise",
+    "scan_error",
     "scan_int8",
     "unit_prefix",
 ]
@@ -158,6 +159,19 @@ def scan_int8(
 
     _spread(run, ends, query.shape[1], pool)
     return scores
+
+
+def scan_error(query: Float, coarsest: float) -> float:
+    """What a score of `scan_int8` is off by at most, as seldom as a normal deviate leaves five deviations.
+
+    query: (n, d) float32. coarsest: the largest scale of the pages.
+
+    Components are off by up to half a step, evenly and each by itself, so that a product with a unit vector is off by
+    the query vector's length times the page's step, and by the query's own step, over the root of 12.
+    """
+    steps = portable.quantise_rows(query)[1]
+    variances = (np.einsum("ij,ij->i", query, query) * coarsest**2 + steps**2) / 12
+    return 5 * float(np.sqrt(variances.sum())) / len(query)
 
 
 def best_rows(vectors: npt.NDArray[np.floating], query: Float) -> tuple[npt.NDArray[np.intp], Float]:
