@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, SupportsIndex, get_args
 
 from budgetvdr.budget import is_count
 from budgetvdr.bundle import Manifest
-from budgetvdr.errors import BudgetError, IndexMismatchError, QueryError
+from budgetvdr.errors import BudgetError, IndexFormatError, IndexMismatchError, QueryError
 from budgetvdr.intake import IfExists
 from budgetvdr.pages import ReadMode
-from budgetvdr.store import STORE_FORMAT_VERSION, IndexSettings
+from budgetvdr.store import STORE_FORMAT_VERSION, IndexSettings, Where
 
 
 def threads_or_cores(threads: int | None) -> int:
@@ -23,25 +24,53 @@ def threads_or_cores(threads: int | None) -> int:
     return int(threads)
 
 
+def check_path(path: object) -> None:
+    """Raises IndexFormatError for what cannot name an index."""
+    if not isinstance(path, str | os.PathLike) or not str(path).strip():
+        found = repr(path) if isinstance(path, str) else type(path).__name__
+        raise IndexFormatError(f"the path of an index is a folder or an object-store URI; found {found}")
+
+
+def check_open(*, encoder: object, providers: object, storage_options: object) -> None:
+    """Raises ValueError for an argument of `Index.open` that is none of its choices."""
+    if encoder is not None and not isinstance(encoder, str | os.PathLike) and not hasattr(encoder, "manifest"):
+        raise ValueError(f"encoder is a bundle's folder, an Encoder, or None for the bundled one; found {encoder!r}")
+    if isinstance(providers, str) or not isinstance(providers, Sequence):
+        raise ValueError(f'providers is a sequence of names, such as ("CPUExecutionProvider",); found {providers!r}')
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        # Not the value: it may be a secret.
+        raise ValueError(f"storage_options is a mapping of texts; found {type(storage_options).__name__}")
+
+
 def settings_for(manifest: Manifest, depths: Sequence[int] | None) -> IndexSettings:
     """The settings of an index of a bundle; depths: the exits it stores, None for all.
 
     Raises BudgetError for depths the bundle lacks, and for none.
     """
-    chosen = manifest.depths if depths is None else tuple(depth for depth in manifest.depths if depth in depths)
-    if depths is not None and (not chosen or len(chosen) < len(set(depths))):
-        raise BudgetError(f"depths must be some of {list(manifest.depths)}, the bundle's exits; found {depths!r}")
+    chosen = manifest.depths
+    if depths is not None:
+        asked = list(depths) if isinstance(depths, Iterable) and not isinstance(depths, str | bytes) else []
+        chosen = tuple(depth for depth in manifest.depths if depth in asked)
+        if not chosen or not all(depth in chosen for depth in asked):
+            raise BudgetError(
+                f"depths must be a list of some of {list(manifest.depths)}, the bundle's exits; found {depths!r}"
+            )
     return IndexSettings(STORE_FORMAT_VERSION, manifest.fingerprint, manifest.name, chosen, manifest.dims)
 
 
-def check_version(version: object) -> None:
-    """Raises ValueError for what is neither the number of a version nor None."""
-    if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+def version_of(version: object) -> int | None:
+    """The number of a version, or None. Raises ValueError for anything else."""
+    if version is None:
+        return None
+    if isinstance(version, bool) or not isinstance(version, SupportsIndex):
         raise ValueError(f"version is the number of a version, or None for the latest; found {version!r}")
+    return index(version)
 
 
-def check_add(*, password: object, batch_size: object, if_exists: object, read: object) -> None:
+def check_add(metadata: object, *, password: object, batch_size: object, if_exists: object, read: object) -> None:
     """Raises ValueError for an argument of `add_pages` that is none of its choices."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise ValueError(f'metadata is a mapping, such as {{"year": 2024}}; found {metadata!r:.60}')
     if password is not None and not isinstance(password, str):
         raise ValueError(f"password is a text; found {type(password).__name__}")
     if not is_count(batch_size):
@@ -60,13 +89,40 @@ def check_first_stage(first_stage: object) -> None:
 def texts_of(queries: object) -> list[str]:
     """One query or a sequence of them, as a list. Raises QueryError for anything else, naming what is at fault."""
     if isinstance(queries, str):
-        return [queries]
+        queries = [queries]
     if not isinstance(queries, Sequence) or isinstance(queries, bytes | bytearray):
         raise QueryError(f"a query is a string, or a sequence of strings; found {type(queries).__name__}")
     for place, text in enumerate(queries):
         if not isinstance(text, str):
             raise QueryError(f"queries are strings; found {type(text).__name__} {text!r} at place {place} of the list")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise QueryError(f"the query {text!r:.60} holds half a character (a lone surrogate), not text") from None
     return list(queries)
+
+
+def doc_ids_of(doc_id: object) -> list[str]:
+    """One id or many, as a list. Raises QueryError for anything else."""
+    doc_ids = _listed(doc_id, str)
+    if doc_ids is None or not all(isinstance(each, str) for each in doc_ids):
+        raise QueryError(f"delete(doc_id=...) takes a string or a list of strings; found {doc_id!r:.60}")
+    return doc_ids
+
+
+def filters_of(where: object) -> list[Where]:
+    """One filter or several, as a list; what each one says is not looked at. Raises QueryError for anything else."""
+    filters = _listed(where, (str, Mapping))
+    if filters is None:
+        raise QueryError(f"delete(where=...) takes a mapping, an SQL condition or several; found {where!r:.60}")
+    return filters
+
+
+def _listed(value: object, one: type | tuple[type, ...]) -> list[Any] | None:
+    """A value of a kind as a list of one, several as a list, None for anything else."""
+    if isinstance(value, one):
+        return [value]
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | bytearray | str) else None
 
 
 def check_k(k: object, *, name: str = "k", things: str = "hits") -> None:

@@ -110,8 +110,9 @@ def optimize(arguments: argparse.Namespace) -> int:
 
 def recall(arguments: argparse.Namespace) -> int:
     """Measures what a budget finds of the exact answer, and keeps it for `info`."""
-    limit: int | None = arguments.memory_limit
-    with Index.open(arguments.index, encoder=arguments.encoder, create=False, memory_limit=limit) as index:
+    with Index.open(
+        arguments.index, encoder=arguments.encoder, create=False, memory_limit=arguments.memory_limit
+    ) as index:
         budget = _budget(arguments, index)
         report = index.check_recall(arguments.n, budget=budget, k=arguments.k, queries=arguments.query)
     print(json.dumps(asdict(report)) if arguments.json else _recall_text(report))

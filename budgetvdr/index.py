@@ -10,26 +10,26 @@ from typing import Self, overload
 
 from tqdm import tqdm
 
-from budgetvdr import checks, recall_file
+from budgetvdr import checks
 from budgetvdr.budget import Budget, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.open import open_encoder
-from budgetvdr.errors import IndexFormatError, QueryError, SourceNotFoundError
+from budgetvdr.errors import QueryError, SourceNotFoundError
 from budgetvdr.finder import Finder
 from budgetvdr.hit import Hit
 from budgetvdr.info import IndexInfo, describe
 from budgetvdr.ingest import IngestOptions, ingest
 from budgetvdr.intake import IfExists
-from budgetvdr.latest import on_latest
+from budgetvdr.lifecycle import Lifecycle
 from budgetvdr.memory import parse_bytes, quarter_of_machine
 from budgetvdr.pages import AddReport, MetadataValue, ReadMode
 from budgetvdr.recall import RecallReport, check, sample_queries
+from budgetvdr.recall_file import KeptRecall
 from budgetvdr.searcher import Searcher
 from budgetvdr.sources import Source, is_one_document, open_documents
 from budgetvdr.store import KEEP_VERSIONS, DocumentInfo, OptimizeReport, Snapshot, Store, VersionInfo, Where
-from budgetvdr.upkeep import Upkeep
 from budgetvdr.view import StoreView
 
 
@@ -45,8 +45,8 @@ class Index:
         self._encoder = encoder
         self._searcher = Searcher(memory_limit=memory_limit, threads=threads)
         self._finder = Finder(encoder, self._searcher, StoreView(store, encoder))
-        self._upkeep = Upkeep(store, self._searcher)
-        self._recall: RecallReport | None = None
+        self._lifecycle = Lifecycle(store, self._searcher)
+        self._recall = KeptRecall(store)
 
     @classmethod
     def open(
@@ -70,10 +70,10 @@ class Index:
         fixed at creation. create: whether a missing index may be made. read_only: never creates or changes anything.
         version: reads the index as it was at this version (see `versions`) and stays there, read-only; None for the
         latest, which moves on as others write. memory_limit: vectors kept in memory, in bytes or as "256MB", a quarter
-        of the machine's memory by default; a larger index is read from disk. threads: workers that encode and scan, one
-        a core by default. providers: onnxruntime execution providers for a bundle opened here, best first, such as
-        ("CUDAExecutionProvider",); one that cannot be used is an error. storage_options: credentials and settings of an
-        object store.
+        of the machine's memory by default; a larger index is read from disk. The lists of a first stage, about 4 bytes
+        a vector, come on top. threads: workers that encode and scan, one a core by default. providers: onnxruntime
+        execution providers for a bundle opened here, best first, such as ("CUDAExecutionProvider",); one that cannot be
+        used is an error. storage_options: credentials and settings of an object store.
 
         Raises IndexFormatError for something that is not an index or is of a newer format, IndexMismatchError for an
         index made with another bundle or other depths, BundleError for a bundle that cannot be used, BudgetError for
@@ -81,9 +81,8 @@ class Index:
         not there, StorageError for a disk or object store that refuses or cannot be reached, MissingExtraError without
         onnxruntime, ProviderError for a provider that cannot be used.
         """
-        if not str(path).strip():
-            raise IndexFormatError("the path of the index is empty: expected a folder or an object-store URI")
-        checks.check_version(version)
+        checks.check_path(path)
+        checks.check_open(encoder=encoder, providers=providers, storage_options=storage_options)
         limit = quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit)
         workers = checks.threads_or_cores(threads)
         if encoder is None or isinstance(encoder, str | Path):
@@ -93,7 +92,7 @@ class Index:
             path,
             settings_if_new=settings if create else None,
             read_only=read_only,
-            version=version,
+            version=checks.version_of(version),
             storage_options=storage_options,
         )
         checks.check_settings(store.settings, settings, str(path), depths_given=depths is not None)
@@ -122,7 +121,7 @@ class Index:
     @property
     def vectors_per_page(self) -> float:
         """Mean number of vectors a page has, 0 where there are no pages."""
-        return on_latest(self._store, lambda snapshot: snapshot.vector_count() / max(snapshot.page_count(), 1))
+        return self._store.on_latest(lambda snapshot: snapshot.vector_count() / max(snapshot.page_count(), 1))
 
     def add_pages(
         self,
@@ -158,13 +157,13 @@ class Index:
         is forced and not installed, and ValueError for an argument that is none of its choices.
         """
         self._store.check_writable("add pages")  # before any work is done
-        checks.check_add(password=password, batch_size=batch_size, if_exists=if_exists, read=read)
+        checks.check_add(metadata, password=password, batch_size=batch_size, if_exists=if_exists, read=read)
         documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
         options = IngestOptions(if_exists, store_images, int(batch_size))
         disable = None if show_progress_bar is None else not show_progress_bar
         with tqdm(total=0, unit="page", desc="pages", disable=disable) as bar:
             report = ingest(self._store, self._encoder, documents, options, bar)
-        self._upkeep.after_adding(report.pages)
+        self._lifecycle.after_adding(report.pages)
         error = report.files[0].error if len(report.files) == 1 else None
         if error is not None and (isinstance(error, SourceNotFoundError) or is_one_document(source)):
             raise error
@@ -202,7 +201,7 @@ class Index:
             condition = snapshot.condition(where)
             return [self._finder.find(snapshot, text, point, k=int(k), where=condition) for text in texts]
 
-        found = on_latest(self._store, search)
+        found = self._store.on_latest(search)
         return found[0] if isinstance(query, str) else found
 
     def check_recall(
@@ -233,11 +232,10 @@ class Index:
 
         def measure(snapshot: Snapshot) -> RecallReport:
             report = check(self._finder, snapshot, texts or sample_queries(snapshot, int(n)), point, k=int(k))
-            recall_file.save(report, self._store, snapshot)
+            self._recall.keep(report, snapshot)
             return report
 
-        self._recall = on_latest(self._store, measure)
-        return self._recall
+        return self._store.on_latest(measure)
 
     def delete(self, *, doc_id: str | Sequence[str] | None = None, where: Where | Sequence[Where] | None = None) -> int:
         """Removes whole documents by id, or pages by filter, in one commit; returns the number of pages removed.
@@ -251,9 +249,9 @@ class Index:
         if (doc_id is None) == (where is None):
             raise QueryError("delete takes either doc_id= or where=, and exactly one of them")
         if doc_id is not None:
-            return self._store.delete_documents([doc_id] if isinstance(doc_id, str) else list(doc_id))
+            return self._store.delete_documents(checks.doc_ids_of(doc_id))
+        filters = checks.filters_of(where)
         snapshot = self._store.snapshot()
-        filters = [where] if where is None or isinstance(where, str | Mapping) else list(where)
         conditions = [condition for each in filters if (condition := snapshot.condition(each)) is not None]
         if not conditions or len(conditions) < len(filters):
             raise QueryError("delete(where=...) needs at least one condition; found none")
@@ -263,21 +261,20 @@ class Index:
         """What the index holds and what it takes."""
 
         def look(snapshot: Snapshot) -> IndexInfo:
-            recall = self._recall or recall_file.load(self._store, snapshot)
-            resident = self._searcher.nbytes
+            resident, recall = self._searcher.nbytes, self._recall.last(snapshot)
             return describe(self._store, snapshot, presets=self.presets, resident_bytes=resident, recall=recall)
 
-        return on_latest(self._store, look)
+        return self._store.on_latest(look)
 
     def documents(self) -> list[DocumentInfo]:
         """Every document with its source and number of stored pages, sorted by id."""
-        return on_latest(self._store, Snapshot.documents)
+        return self._store.on_latest(Snapshot.documents)
 
     def versions(self) -> list[VersionInfo]:
         """Versions that `Index.open(path, version=...)` can read, oldest first.
 
-        Every commit makes one. Those older than 15 minutes go with `optimize`, which happens by itself too when they
-        take as much as the index.
+        Every commit makes one. All but the last that are older than 15 minutes, whenever they were superseded, go with
+        `optimize`, which happens by itself too when they take as much as the index.
         """
         return self._store.versions()
 
@@ -299,7 +296,7 @@ class Index:
         that is no timedelta.
         """
         checks.check_first_stage(first_stage)
-        return self._upkeep.optimize(keep, first_stage)
+        return self._lifecycle.optimize(keep, first_stage)
 
     def close(self) -> None:
         """Frees memory and threads. The index on disk needs no closing."""
@@ -310,7 +307,7 @@ class Index:
         return f"Index({self._store.uri!r})"
 
     def __len__(self) -> int:
-        return on_latest(self._store, Snapshot.page_count)
+        return self._store.on_latest(Snapshot.page_count)
 
     def __enter__(self) -> Self:
         return self

@@ -7,17 +7,19 @@ import os
 import re
 from collections.abc import Callable
 from functools import cache
+from operator import index
+from typing import SupportsIndex
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def parse_bytes(amount: int | str) -> int:
-    """A number of bytes from a number, or from a text such as "256MB", "1.5 GiB" or "64k".
+def parse_bytes(amount: SupportsIndex | str) -> int:
+    """A number of bytes from a number, or from a text such as "256MB", "1.5 GiB" or "64k"; numpy's numbers are as well.
 
     MB and M are 1000 * 1000 bytes, MiB and Mi 1024 * 1024. Raises ValueError for anything else.
     """
-    if isinstance(amount, int) and not isinstance(amount, bool) and amount >= 0:
-        return amount
+    if isinstance(amount, SupportsIndex) and not isinstance(amount, bool) and index(amount) >= 0:
+        return index(amount)
     found = _AMOUNT.fullmatch(amount.strip()) if isinstance(amount, str) else None
     if found is None:
         raise ValueError(f'expected bytes as a whole number from 0, or a text such as "256MB"; found {amount!r}')

@@ -1,6 +1,7 @@
-"""The last recall report of a local index, in a small file beside its table, for `info` of later processes.
+"""The last recall report of an index: in memory, and of a local one in a small file for `info` of later processes.
 
-It is worth no failure: what cannot be written is logged, and what cannot be read, or is of another index, is none.
+The file is worth no failure: what cannot be written is logged, and what cannot be read, or is of another index, is
+none.
 """
 
 from __future__ import annotations
@@ -23,37 +24,45 @@ _log = logging.getLogger(__name__)
 _NAME: Final = ".budgetvdr.recall.json"
 
 
-def save(report: RecallReport, store: Store, snapshot: Snapshot) -> None:
-    """Keeps a report where the index is in a folder and may be written."""
-    file = _file(store)
-    if file is None:
-        return
-    try:
-        store.check_writable("keep a recall report")
-        text = json.dumps({"identity": snapshot.identity.hex(), "report": asdict(report)})
-        unfinished = file.with_name(f"{_NAME}.{os.getpid()}-{threading.get_ident()}")
+class KeptRecall:
+    """The report that a store's pages were measured with last, by this object or else by any process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._own: tuple[bytes, RecallReport] | None = None
+
+    def keep(self, report: RecallReport, snapshot: Snapshot) -> None:
+        """Keeps a report, also for others where the index is in a folder and may be written."""
+        self._own = snapshot.identity, report
+        file = self._file()
+        if file is None:
+            return
         try:
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(file)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except ReadOnlyError:
-        return
-    except OSError as error:
-        _log.info("the recall report of %s is not kept: %s", store.uri, error)
+            self._store.check_writable("keep a recall report")
+            text = json.dumps({"identity": snapshot.identity.hex(), "report": asdict(report)})
+            unfinished = file.with_name(f"{_NAME}.{os.getpid()}-{threading.get_ident()}")
+            try:
+                unfinished.write_text(text, encoding="utf-8")
+                unfinished.replace(file)
+            finally:
+                unfinished.unlink(missing_ok=True)
+        except ReadOnlyError:
+            return
+        except OSError as error:
+            _log.info("the recall report of %s is not kept: %s", self._store.uri, error)
 
+    def last(self, snapshot: Snapshot) -> RecallReport | None:
+        """The report kept last for the index a snapshot is of, None where there is none."""
+        if self._own is not None and self._own[0] == snapshot.identity:
+            return self._own[1]
+        file = self._file()
+        if file is None:
+            return None
+        try:
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            return RecallReport(**kept["report"]) if kept["identity"] == snapshot.identity.hex() else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
-def load(store: Store, snapshot: Snapshot) -> RecallReport | None:
-    """The report kept last, None where there is none."""
-    file = _file(store)
-    if file is None:
-        return None
-    try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        return RecallReport(**kept["report"]) if kept["identity"] == snapshot.identity.hex() else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _file(store: Store) -> Path | None:
-    return None if "://" in store.uri else Path(store.uri) / _NAME
+    def _file(self) -> Path | None:
+        return None if self._store.folder is None else self._store.folder / _NAME

@@ -11,7 +11,6 @@ from budgetvdr.encoders import Encoder
 from budgetvdr.errors import EncodingError, IndexStoreError, SourceNotFoundError
 from budgetvdr.explain import Explanation, explain
 from budgetvdr.hit import Hit
-from budgetvdr.latest import on_latest
 from budgetvdr.pages import EncodedQuery
 from budgetvdr.similarity.maxsim import unit_prefix
 from budgetvdr.sources import draw_page
@@ -27,7 +26,7 @@ class StoreView:
 
     def picture(self, hit: Hit, longest_side: int, password: str | None) -> Image.Image:
         """The stored picture, or the page drawn again from its source."""
-        stored = on_latest(self._store, lambda snapshot: snapshot.image(hit.id))
+        stored = self._store.on_latest(lambda snapshot: snapshot.image(hit.id))
         if stored is not None:
             picture = Image.open(io.BytesIO(stored)).convert("RGB")
             picture.thumbnail((longest_side, longest_side), Image.Resampling.LANCZOS)
@@ -42,7 +41,7 @@ class StoreView:
     def explanation(self, hit: Hit) -> Explanation:
         """Matches the query with the page's vectors at the point of the grid the search ran at."""
         depth, dim = hit.budget.depth, hit.budget.dim
-        found = on_latest(self._store, lambda snapshot: snapshot.page_vectors(hit.id, depth, dim))
+        found = self._store.on_latest(lambda snapshot: snapshot.page_vectors(hit.id, depth, dim))
         if found is None or not len(found[0]):
             raise IndexStoreError(f"{hit.id} is no longer in the index, or blank by now; search again")
         vectors, regions = found

@@ -481,7 +481,7 @@ def test_pages_stay_where_the_first_stage_cannot_follow(
 ) -> None:
     index.add_pages(make_pdf("handbook.pdf", *PAGES))
     index.optimize(first_stage=True)
-    monkeypatch.setattr("budgetvdr.upkeep.MANY_NEW", 2)
+    monkeypatch.setattr("budgetvdr.lifecycle.MANY_NEW", 2)
 
     def fails(*_: object) -> None:
         raise StorageError("the disk is full")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +16,15 @@ from budgetvdr import Budget, Index
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.ocr import OcrReader
 from budgetvdr.encoders.reading import PageReader
-from budgetvdr.errors import MissingExtraError, QueryError, ReadOnlyError, SourceNotFoundError
+from budgetvdr.errors import (
+    BudgetError,
+    IndexFormatError,
+    MissingExtraError,
+    QueryError,
+    ReadOnlyError,
+    SourceNotFoundError,
+    StorageError,
+)
 from budgetvdr.pages import Page, Words
 
 TEXTS = ("Travel in premium economy is allowed.", "Parental leave is twenty weeks.", "Report a lost laptop at once.")
@@ -48,9 +57,107 @@ def test_an_index_is_read_as_it_was_at_a_version(index: Index, encoder: Encoder,
                 write()
     with pytest.raises(SourceNotFoundError, match=r"no version 999 .*expected one of 1-"):
         Index.open(index.info().path, encoder=encoder, version=999)
+    with Index.open(index.info().path, encoder=encoder, version=np.int32(wanted)) as old:  # type: ignore[arg-type]
+        assert old.info().version == wanted
     for nonsense in ("2", True, 1.0):
         with pytest.raises(ValueError, match="number of a version"):
             Index.open(index.info().path, encoder=encoder, version=nonsense)  # type: ignore[arg-type]
+
+
+def test_an_index_at_a_version_that_was_removed_says_which_there_are(index: Index, encoder: Encoder) -> None:
+    wanted = index.info().version
+    with Index.open(index.info().path, encoder=encoder, version=wanted) as old:
+        index.delete(doc_id="2021.pdf")
+        index.optimize(keep=timedelta(0))
+        there = index.info().version
+        with pytest.raises(StorageError, match=f"version {wanted} of .* was removed .* one of {there}, or without"):
+            old.search("How long is parental leave?")
+    assert there > wanted
+
+
+def test_an_index_made_anew_is_seen_and_has_no_report_of_the_old_one(
+    index: Index, encoder: Encoder, make_pdf: MakePdf
+) -> None:
+    """Also where it has come to the same number of versions, and under an object that measured the old one."""
+    report = index.check_recall(2, k=1, queries=["parental leave"])
+    assert index.info().recall == report
+    path, version = index.info().path, index.info().version
+    shutil.rmtree(path)
+    with Index.open(path, encoder=encoder) as another:
+        while another.info().version < version:
+            another.add_pages(make_pdf(f"new{another.info().version}.pdf", "All is new."), show_progress_bar=False)
+        assert [each.doc_id for each in index.documents()] == [each.doc_id for each in another.documents()]
+        assert index.search("parental leave", k=1)[0].doc_id.startswith("new")
+        assert index.info().recall is None
+
+
+def test_the_first_stage_follows_many_small_writers(
+    index: Index, encoder: Encoder, make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of which adds less than what makes it follow, as a command run now and then does."""
+    monkeypatch.setattr("budgetvdr.lifecycle.MANY_NEW", 4)
+    index.optimize(first_stage=True)
+    path, behind = index.info().path, []
+    for number in range(9):
+        with Index.open(path, encoder=encoder) as writer:
+            writer.add_pages(make_pdf(f"small{number}.pdf", f"Note {number}."), show_progress_bar=False)
+        looked_at = index._store.routed_pages(index.depths[0])
+        assert looked_at is not None
+        behind.append(len(index) - looked_at)
+    assert behind == [1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"depths": 6}, BudgetError, r"list of some of \[2, 4, 6\].*found 6"),
+        ({"depths": "6"}, BudgetError, "found '6'"),
+        ({"depths": [6, "x"]}, BudgetError, r"found \[6, 'x'\]"),
+        ({"depths": [[6]]}, BudgetError, "depths must be"),
+        ({"encoder": 5}, ValueError, "encoder is a bundle's folder.*found 5"),
+        ({"storage_options": 5}, ValueError, "storage_options is a mapping of texts; found int"),
+        ({"providers": "CPUExecutionProvider"}, ValueError, "sequence of names"),
+        ({"providers": None}, ValueError, "sequence of names"),
+        ({"memory_limit": 1.5}, ValueError, "expected bytes"),
+    ],
+)
+def test_opening_refuses_what_is_none_of_its_choices(
+    tmp_path: Path, wrong: dict[str, object], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        Index.open(tmp_path / "new", **wrong)  # type: ignore[arg-type]
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("path", [None, "", " ", 5, b"index"])
+def test_an_index_has_a_path(path: object) -> None:
+    with pytest.raises(IndexFormatError, match="the path of an index is"):
+        Index.open(path)  # type: ignore[arg-type]
+
+
+def test_depths_may_be_numbers_of_numpy(tmp_path: Path, encoder: Encoder) -> None:
+    limit = np.int64(1 << 30)
+    with Index.open(tmp_path / "new", encoder=encoder, depths=np.array([6, 2]), memory_limit=limit) as index:  # type: ignore[arg-type]
+        assert index.depths == (2, 6)
+
+
+def test_methods_refuse_what_is_none_of_their_choices(index: Index) -> None:
+    for doc_id in (5, b"2021.pdf", [b"2021.pdf"], ["2021.pdf", None]):
+        with pytest.raises(QueryError, match="takes a string or a list of strings"):
+            index.delete(doc_id=doc_id)  # type: ignore[arg-type]
+    for where in (5, b"year = 2021"):
+        with pytest.raises(QueryError, match="takes a mapping, an SQL condition"):
+            index.delete(where=where)  # type: ignore[arg-type]
+    for metadata in (5, "year", [("year", 2021)]):
+        with pytest.raises(ValueError, match="metadata is a mapping"):
+            index.add_pages(Page("new", 1), metadata=metadata)  # type: ignore[arg-type]
+    for query in ("\ud800", ["leave", "a\udfffb"]):
+        with pytest.raises(QueryError, match="half a character"):
+            index.search(query)
+    assert len(index) == 3
 
 
 def test_several_filters_are_one_delete(index: Index) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -567,3 +568,36 @@ def test_writing_is_quiet_and_keeps_the_log_level_a_user_chose(path: Path) -> No
         outputs.append(done.stdout + done.stderr)
     assert outputs[0] == ""
     assert "regexp_match" in outputs[1]
+
+
+def test_an_index_deleted_and_made_anew_is_seen_at_the_same_number(store: Store, path: Path) -> None:
+    store.upsert([page_row("old", 1)])
+    before = store.snapshot()
+    shutil.rmtree(path)
+    again = Store.open(path, settings_if_new=SETTINGS)
+    again.upsert([page_row("new", 1)])
+    after = store.snapshot()
+    assert after.version == before.version
+    assert after.identity != before.identity
+    assert ids(after) == ["new#1"]
+    assert store.snapshot() is after
+
+
+def test_short_reads_run_again_where_their_version_was_removed_meanwhile(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.upsert([*document("a", [1, 2]), *document("b", [1])])
+    batches = Snapshot._batches
+
+    def then_remove(self: Snapshot, *asked: object) -> object:
+        monkeypatch.undo()
+        with Store.open(path) as other:
+            other.upsert(document("c", [1]))
+            other.optimize(timedelta(0))
+        return batches(self, *asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Snapshot, "_batches", then_remove)
+    assert store.document_state("a").revisions == {1: "r1", 2: "r1"}
+    monkeypatch.setattr(Snapshot, "_batches", then_remove)
+    assert store.delete_where("doc_id = 'a'") == 2
+    assert ids(store.snapshot()) == ["b#1", "c#1"]

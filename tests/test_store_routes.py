@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 from store_pages import SETTINGS, document, page_row
 
-from budgetvdr.errors import ReadOnlyError
+from budgetvdr.errors import ReadOnlyError, StorageError
 from budgetvdr.store import PageCodes, Routes, RoutesError, Snapshot, Store, Training, place, routes
 from budgetvdr.store.routes import arrow_table, lists
 
@@ -31,16 +32,15 @@ def codes_of(page_id: str, revision: str) -> list[int]:
     return [int(code) for code in rng.integers(0, len(CENTROIDS), rng.integers(0, 6))]
 
 
-def write(store: Store, depth: int = 6, trained_on: int = 1000) -> None:
+def write(store: Store, depth: int = 6, trained_on: int = 1000, strangers: int = 0) -> None:
     snapshot = store.snapshot()
     facts = snapshot.facts(snapshot.matching())
     lists = [codes_of(fact.id, fact.revision) for fact in facts]
     offsets = np.concatenate([[0], np.cumsum([len(codes) for codes in lists], dtype=np.int64)])
     codes = np.array([code for codes in lists for code in codes], np.uint16)
     stamps = snapshot.stamps(snapshot.matching())
-    store.write_routes(
-        depth, PageCodes(snapshot.identity, stamps, offsets, codes), CENTROIDS, Training(trained_on, 0.5)
-    )
+    training = Training(trained_on, 0.5, strangers)
+    store.write_routes(depth, PageCodes(snapshot.identity, stamps, offsets, codes), CENTROIDS, training)
 
 
 def check(snapshot: Snapshot, unknown: set[str]) -> Routes:
@@ -270,6 +270,69 @@ def test_a_damaged_table_is_told_from_none_and_made_anew(store: Store, damage: C
     assert store.snapshot().routes(6) is None
     write(store)
     check(store.snapshot(), unknown=set())
+
+
+REFUSED = {
+    "open files": OSError(errno.EMFILE, "Too many open files"),
+    "permission": PermissionError(errno.EACCES, "Permission denied"),
+    "memory": OSError(errno.ENOMEM, "Cannot allocate memory"),
+    "open files, as quoted": RuntimeError("lance error: LanceError(IO): Too many open files (os error 24)"),
+    "permission, as quoted": ValueError("lance error: Permission denied (os error 13)"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSED.values(), ids=REFUSED.keys())
+def test_what_the_system_refuses_to_read_is_not_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    store.upsert(document("a", range(1, 4)))
+    write(store)
+
+    def refuse(*_: object) -> None:
+        raise refusal
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(place, "open_table", refuse)
+        with pytest.raises(StorageError, match="cannot read the first stage of depth 6") as found:
+            store.snapshot().routes(6)
+        assert not isinstance(found.value, RoutesError)
+        assert store.routed_pages(6) is None
+    check(store.snapshot(), unknown=set())
+
+
+def test_a_real_limit_of_open_files_is_not_damage(store: Store) -> None:
+    resource = pytest.importorskip("resource")
+    store.upsert(document("a", range(1, 4)))
+    write(store)
+    addresses, stamps = store.snapshot()._stamps()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(StorageError, match="limit") as found:
+            routes.read(store._database, 6, addresses, stamps, identity=store.snapshot().identity)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not isinstance(found.value, RoutesError)
+
+
+def test_how_many_pages_are_covered_is_known_without_reading_them(store: Store, tmp_path: Path) -> None:
+    store.upsert(document("a", range(1, 6)))
+    assert store.routed_pages(6) is None
+    write(store)
+    store.upsert(document("b", range(1, 3)))
+    store.delete_documents(["a"])
+    assert (store.routed_pages(6), store.routed_pages(2)) == (5, None)
+    write(store, strangers=3)
+    assert store.routed_pages(6) == 2 + 3
+    cut(next(Path(store.uri, "routes_6.lance", "_versions").glob("*.manifest")))
+    assert store.routed_pages(6) is None
+    write(store, depth=2)
+    assert store.routed_pages(2) == 2
+    (tmp_path / "index" / "routes_2.lance").rename(tmp_path / "aside")
+    shutil.rmtree(tmp_path / "index")
+    again = Store.open(tmp_path / "index", settings_if_new=SETTINGS)
+    (tmp_path / "aside").rename(tmp_path / "index" / "routes_2.lance")
+    assert again.routed_pages(2) is None, "it is of another index"
 
 
 @pytest.mark.parametrize("leave", [[], ["data"]], ids=["empty folder", "no versions"])

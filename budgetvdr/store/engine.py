@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -39,6 +40,15 @@ _STORE_ADVICE = {
 # LanceDB tries each request again and six times all of that: with its defaults of 10 retries and 180 s that is a
 # quarter of an hour for a server that does not answer.
 _CLIENT_DEFAULTS = {"connect_timeout": "3s", "timeout": "60s", "client_max_retries": "2", "client_retry_timeout": "30"}
+_OS_ERROR = re.compile(r"\bos error (\d+)\b")
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_SCARCE = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_SYSTEM_ADVICE = (
+    (_FULL, "the disk or quota is full: free space and add again, what was stored before is intact"),
+    (_FORBIDDEN, "check the permissions of the folder, or open the index with read_only=True"),
+    (_SCARCE, "open files or memory are at a limit: close other indexes, or raise it"),
+)
 _CONFLICT = re.compile(r"commit conflict|concurrent writers|concurrent transaction", re.IGNORECASE)
 
 
@@ -102,6 +112,16 @@ def is_unreachable(error: BaseException) -> bool:
     return _REQUEST.search(str(error)) is not None and "Not found:" not in str(error)
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether the disk or the quota is full."""
+    return _os_code(error) in _FULL
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the system would not read or write, which says nothing of what is on the disk."""
+    return _os_code(error) in _FULL | _FORBIDDEN | _SCARCE | {errno.EIO}
+
+
 def is_storage_failure(error: BaseException) -> bool:
     """Whether an error of a filtered read came from the disk, and not from the filter."""
     text = str(error)
@@ -138,12 +158,18 @@ def storage_error(action: str, error: BaseException) -> StorageError:
     return StorageError(f"cannot {action}: {reason(error)}{_advice(error)}")
 
 
+def _os_code(error: BaseException) -> int | None:
+    """The system's number for an error, also where LanceDB only quotes it."""
+    code = getattr(error, "errno", None)
+    quoted = None if isinstance(code, int) else _OS_ERROR.search(str(error))
+    return int(quoted[1]) if quoted else code
+
+
 def _advice(error: BaseException) -> str:
-    text = str(error)
-    if "os error 28" in text or "os error 122" in text or getattr(error, "errno", None) in {28, 122}:
-        return "; the disk or quota is full: free space and add again, what was stored before is intact"
-    if "os error 13" in text or "os error 30" in text or getattr(error, "errno", None) in {13, 30}:
-        return "; check the permissions of the folder, or open the index with read_only=True"
+    text, code = str(error), _os_code(error)
+    for codes, advice in _SYSTEM_ADVICE:
+        if code in codes:
+            return f"; {advice}"
     for found, advice in _STORE_ADVICE.items():
         if found.search(text):
             return f"; {advice}"

@@ -77,7 +77,7 @@ def check_out(table: LanceTable, version: int, uri: str) -> None:
             if version in there:
                 raise
             raise SourceNotFoundError(
-                f"no version {version} of the index at {uri}: expected one of {_ranges(there)}; older ones are removed "
+                f"no version {version} of the index at {uri}: expected one of {ranges(there)}; older ones are removed "
                 "by optimize, by itself after many writes too"
             ) from error
 
@@ -148,8 +148,8 @@ def _versions(table: LanceTable) -> list[VersionInfo]:
     ]
 
 
-def _ranges(versions: Sequence[int]) -> str:
-    """Ascending numbers, those in a row as first-last."""
+def ranges(versions: Sequence[int]) -> str:
+    """Ascending numbers as text, those in a row as first-last."""
     there = set(versions)
     starts = [version for version in versions if version - 1 not in there]
     ends = [version for version in versions if version + 1 not in there]

@@ -159,11 +159,17 @@ def exists(database: DBConnection, depth: int, *, identity: bytes) -> bool:
 
 
 def count(database: DBConnection, depth: int, *, identity: bytes) -> int | None:
-    """Pages that the table of a depth covers, those deleted since included; None where there is none to be used."""
+    """Pages that the table of a depth covers or left out as strangers, those deleted since included.
+
+    None where there is none to be used.
+    """
     try:
         with _damage(depth):
             table = _open(database, depth, identity)
-            return None if table is None else table.count_rows() - 1
+            if table is None:
+                return None
+            training = Training(**json.loads(table.schema.metadata[_KEY])["training"])
+            return int(table.count_rows()) - 1 + training.strangers
     except StorageError:
         return None
 

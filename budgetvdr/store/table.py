@@ -251,9 +251,9 @@ class Store:
         self._commit("drop the first stage", lambda _: routes.drop(self._database, depth), tidy=False)
 
     def routed_pages(self, depth: int) -> int | None:
-        """How many pages the side table of a depth covers, deleted ones included; one read of its size.
+        """How many pages the side table of a depth covers or left out as strangers; one read of its size.
 
-        None where there is none that can be used for this index.
+        Pages deleted since count too. None where there is none that can be used for this index.
         """
         return routes.count(self._database, depth, identity=self.snapshot().identity)
 
