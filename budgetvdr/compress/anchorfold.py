@@ -13,6 +13,7 @@ import numpy as np
 
 from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, numbered, unit
+from budgetvdr.compress.products import products
 from budgetvdr.compress.signals import Compressed, Groups, Signals, calibrated
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import BudgetError
@@ -93,5 +94,5 @@ def nearest(units: Vectors, centres: Vectors) -> Groups:
     groups = np.empty(len(units), np.int32)
     rows = max(1, _BLOCK // len(centres))
     for start in range(0, len(units), rows):
-        groups[start : start + rows] = (units[start : start + rows] @ centres.T).argmax(axis=1)
+        groups[start : start + rows] = products(units[start : start + rows], centres).argmax(axis=1)
     return groups

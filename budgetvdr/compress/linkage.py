@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from budgetvdr.compress.grouping import numbered
+from budgetvdr.compress.products import products
 from budgetvdr.compress.signals import Groups
 from budgetvdr.errors import MissingExtraError
 
@@ -21,7 +22,7 @@ def ward_groups(points: npt.NDArray[np.float32], most: int) -> Groups:
     if most >= len(points):
         return np.arange(len(points), dtype=np.int32)
     squares = (points**2).sum(axis=1)
-    apart = squares[:, None] + squares - 2 * (points @ points.T)
+    apart = squares[:, None] + squares - 2 * products(points, points)
     np.fill_diagonal(apart, 0)
     # Rounding makes the matrix unsymmetric and, for equal rows, negative; only its upper half is taken.
     distances = np.sqrt(np.maximum(distance.squareform(apart, checks=False), 0))

@@ -12,7 +12,6 @@ from budgetvdr.compress.clustering import Clustering
 from budgetvdr.compress.docpruner import DocPruner
 from budgetvdr.compress.pooling import Pooling
 from budgetvdr.compress.sap import StructuralPruning
-from budgetvdr.compress.signals import Compression
 from budgetvdr.compress.ward import WardPooling
 from budgetvdr.compress.wardfold import WardFold
 from budgetvdr.errors import BudgetVDRError, IndexFormatError
@@ -29,7 +28,7 @@ def to_record(method: Method) -> dict[str, Any]:
     return {"method": type(method).__name__, "version": method.VERSION, **asdict(method)}
 
 
-def from_record(record: Mapping[str, Any]) -> Compression:
+def from_record(record: Mapping[str, Any]) -> Method:
     """The method of a record. Raises IndexFormatError for one that this package does not know, or a later version."""
     settings = dict(record)
     name, version = settings.pop("method", None), settings.pop("version", None)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import fold_directions, unit
 from budgetvdr.compress.linkage import ward_groups
+from budgetvdr.compress.products import products
 from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized
 
@@ -29,4 +30,4 @@ class WardPooling(Sized):
     def compress(self, page: Signals) -> Compressed:
         """Means of unit vectors. Raises MissingExtraError without scipy."""
         units = unit(page.vectors)
-        return fold_directions(page.vectors, ward_groups(1 - units @ units.T, self.size(len(units))))
+        return fold_directions(page.vectors, ward_groups(1 - products(units, units), self.size(len(units))))
