@@ -44,6 +44,11 @@ def merged(*fragments: tuple[int, int], page: int = MB) -> list[int]:
     return sorted(counts)
 
 
+def ids_of(store: Store) -> list[str]:
+    snapshot = store.snapshot()
+    return [facts.id for facts in snapshot.facts(snapshot.matching())]
+
+
 def test_small_fragments_are_merged_and_large_ones_left() -> None:
     assert merged((100, 0), *[(1, 0)] * 31) == list(range(1, 32))
     assert merged((100, 0), *[(1, 0)] * 7) == []
@@ -206,6 +211,26 @@ def test_a_page_stored_anew_under_its_revision_is_not_put_back_by_merging(
     assert {fact.text for fact in snapshot.facts(snapshot.matching("id = 'doc3#1'"))} == {"read at last"}
 
 
+def test_a_document_that_moved_meanwhile_is_not_moved_back_by_merging(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move keeps the stamp of a page, for its vectors stay what they are."""
+    monkeypatch.setattr(upkeep, "_MANY_FRAGMENTS", 8)
+    store = Store.open(path, settings_if_new=SETTINGS)
+    for number in range(10):
+        store.upsert([page_row(f"doc{number}", 1, source=f"/old/{number}.pdf")])
+    choose = upkeep.worth_merging
+
+    def another_is_first(*given: np.ndarray) -> np.ndarray:
+        Store.open(f"file-object-store://{path}").move_document("doc3", "/old/3.pdf", "/new/3.pdf")
+        return choose(*given)
+
+    monkeypatch.setattr(upkeep, "worth_merging", another_is_first)
+    assert upkeep.merge(store._writer, SETTINGS)
+    expected = {f"doc{number}": f"/old/{number}.pdf" for number in range(10)} | {"doc3": "/new/3.pdf"}
+    assert {info.doc_id: info.source for info in store.snapshot().documents()} == expected
+
+
 def test_of_a_large_index_only_the_pages_stored_last_are_looked_at(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.open(path, settings_if_new=SETTINGS)
     monkeypatch.setattr(upkeep, "_MERGE_EVERY", 1000)
@@ -351,6 +376,34 @@ def test_optimizing_tells_what_it_freed(path: Path) -> None:
     freed = store.optimize(timedelta(0))
     assert freed.bytes_freed == freed.bytes_before - store.bytes_on_disk() > size / 2
     assert (freed.versions_after, freed.fragments_after) == (1, 1)
+
+
+@pytest.mark.parametrize("keep", [timedelta.max, timedelta(days=400_000)])
+def test_versions_may_be_kept_for_ever(path: Path, keep: timedelta) -> None:
+    store = Store.open(path, settings_if_new=SETTINGS)
+    for step in range(3):
+        store.upsert([page_row("a", 1, seed=step)])
+    report = store.optimize(keep)
+    assert report.versions_after >= report.versions_before == 4
+    assert ids_of(store) == ["a#1"]
+
+
+def test_optimizing_on_a_full_disk_says_that_it_needs_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store.open(path, settings_if_new=SETTINGS)
+    for step in range(3):
+        store.upsert([page_row("a", step)])
+    left = path / "pages.lance" / "_versions" / ".tmpX1"
+    left.write_bytes(b"half")
+
+    def refuse(*_: object, **__: object) -> None:
+        assert not left.exists(), "what can go at once makes room"
+        raise RuntimeError("lance error: LanceError(IO): No space left on device (os error 28)")
+
+    with monkeypatch.context() as full:
+        full.setattr(type(store._writer), "optimize", refuse)
+        with pytest.raises(StorageError, match=r"optimize writes before it frees.* move the index"):
+            store.optimize()
+    assert len(ids_of(store)) == 3
 
 
 def test_ten_thousand_documents_are_deleted_in_one_commit(path: Path) -> None:

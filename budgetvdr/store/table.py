@@ -270,7 +270,20 @@ class Store:
             raise TypeError(f"keep: expected a datetime.timedelta, such as timedelta(hours=1); found {keep!r}")
         if keep < timedelta(0):
             raise ValueError(f"keep: expected a time of 0 or more, for which old versions stay; found {keep}")
-        return self._commit("optimize", lambda table: self._upkeep.optimize(table, keep), tidy=False)
+
+        def write(table: LanceTable) -> OptimizeReport:
+            try:
+                return self._upkeep.optimize(table, keep)
+            except Exception as error:
+                if not engine.is_full(error):
+                    raise
+                raise StorageError(
+                    f"cannot optimize {self.uri}: the disk or quota is full, and optimize writes before it frees, up "
+                    f"to the {table.stats()['total_bytes'] / 1e6:.0f} MB that the pages take; delete other files, or "
+                    "move the index to a larger disk, and optimize again. What is stored is intact"
+                ) from error
+
+        return self._commit("optimize", write, tidy=False)
 
     def bytes_on_disk(self) -> int:
         """Bytes of all files, old versions included; on an object store those of the latest version's data."""

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 KEEP_VERSIONS: Final = timedelta(minutes=15)
-"""How long a version stays readable after a newer one is there."""
+"""The age from which a version may be removed, unless it is the latest; when it was superseded does not count."""
+# LanceDB warns about 0, which here is an explicit wish.
+_LEAST_KEPT: Final = timedelta(milliseconds=1)
+# Beyond the years that the calendar knows LanceDB stumbles.
+_FOR_EVER: Final = timedelta(days=36_525)
 
 # Looking costs a fraction of a millisecond for merging, and reading the folder for compacting.
 _MERGE_EVERY: Final = 8
@@ -111,13 +115,14 @@ class Upkeep:
         On a local disk only for the holder of the lock: what looks unfinished then is.
         """
         folder, alone = self._folder, self._folder is not None
+        keep = min(max(keep, _LEAST_KEPT), _FOR_EVER)
         before = place.bytes_on_disk(table, folder), place.fragments(table), len(place.versions(table))
-        # LanceDB warns about 0, which here is an explicit wish.
-        table.optimize(cleanup_older_than=max(keep, timedelta(milliseconds=1)), delete_unverified=alone)
-        for depth in self._settings.depths:
-            self._tidy_routes(depth)
+        # What can be freed at once goes first: rewriting needs room, and frees old versions only after it.
         if folder is not None:
             place.sweep(folder, [TABLE, *(routes.name(depth) for depth in self._settings.depths)])
+        for depth in self._settings.depths:
+            self._tidy_routes(depth)
+        table.optimize(cleanup_older_than=keep, delete_unverified=alone)
         return OptimizeReport(
             bytes_before=before[0],
             bytes_after=place.bytes_on_disk(table, folder),
@@ -144,12 +149,12 @@ class Upkeep:
 def merge(table: LanceTable, settings: IndexSettings) -> bool:
     """Stores the pages of small fragments together, in one commit; whether there were enough of them."""
     stats = table.stats()
-    rows, is_hollow = stats["num_rows"], 2 * stats["num_rows"] < _rows_ever(stats)
-    if not rows or (stats["fragment_stats"]["num_fragments"] < _MANY_FRAGMENTS and not is_hollow):
+    count, is_hollow = stats["num_rows"], 2 * stats["num_rows"] < _rows_ever(stats)
+    if not count or (stats["fragment_stats"]["num_fragments"] < _MANY_FRAGMENTS and not is_hollow):
         return False
     # Where most rows are deleted there are such fragments, wherever they lie.
-    looked_at = rows if is_hollow else rows * _MOST_LOOKED_AT // max(int(stats["total_bytes"]), 1)
-    chosen = worth_merging(*_sizes(table, settings, max(rows - looked_at, 0)))
+    looked_at = count if is_hollow else count * _MOST_LOOKED_AT // max(int(stats["total_bytes"]), 1)
+    chosen = worth_merging(*_sizes(table, settings, max(count - looked_at, 0)))
     if not len(chosen):
         return False
     names = table.schema.names
