@@ -13,11 +13,13 @@ from tqdm import tqdm
 from budgetvdr import checks
 from budgetvdr.budget import Budget, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
+from budgetvdr.compress.record import Method
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import QueryError, SourceNotFoundError
 from budgetvdr.finder import Finder
+from budgetvdr.folding import Folding, check_folding, folded_settings, recompressed_settings
 from budgetvdr.hit import Hit
 from budgetvdr.info import IndexInfo, describe
 from budgetvdr.ingest import IngestOptions, ingest
@@ -27,6 +29,7 @@ from budgetvdr.memory import parse_bytes, quarter_of_machine
 from budgetvdr.pages import AddReport, MetadataValue, ReadMode
 from budgetvdr.recall import RecallReport, check, sample_queries
 from budgetvdr.recall_file import KeptRecall
+from budgetvdr.recompress import RecompressReport, Target, recompress
 from budgetvdr.searcher import Searcher
 from budgetvdr.sources import Source, is_one_document, open_documents
 from budgetvdr.store import KEEP_VERSIONS, DocumentInfo, OptimizeReport, Snapshot, Store, VersionInfo, Where
@@ -46,6 +49,7 @@ class Index:
         self._searcher = Searcher(memory_limit=memory_limit, threads=threads)
         self._finder = Finder(encoder, self._searcher, StoreView(store, encoder))
         self._lifecycle = Lifecycle(store, self._searcher)
+        self._threads = threads
         self._recall = KeptRecall(store)
 
     @classmethod
@@ -55,6 +59,8 @@ class Index:
         *,
         encoder: str | Path | Encoder | None = None,
         depths: Sequence[int] | None = None,
+        compression: Method | None = None,
+        signals: bool = False,
         create: bool = True,
         read_only: bool = False,
         version: int | None = None,
@@ -67,19 +73,23 @@ class Index:
 
         path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle folder; None for the bundled encoder,
         which needs no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
-        fixed at creation. create: whether a missing index may be made. read_only: never creates or changes anything.
-        version: reads the index as it was at this version (see `versions`) and stays there, read-only; None for the
-        latest, which moves on as others write. memory_limit: vectors kept in memory, in bytes or as "256MB", a quarter
-        of the machine's memory by default; a larger index is read from disk. The lists of a first stage, about 4 bytes
-        a vector, come on top. threads: workers that encode and scan, one a core by default. providers: onnxruntime
-        execution providers for a bundle opened here, best first, such as ("CUDAExecutionProvider",); one that cannot be
-        used is an error. storage_options: credentials and settings of an object store.
+        fixed at creation. compression: a method of `budgetvdr.compress`, such as WardFold(gamma=0.2), by which pages
+        keep fewer vectors; fixed at creation, None takes that of the index and keeps all in a new one. signals: keeps
+        what the attention says of each token in a new index, 6 bytes a token and depth, so that `recompress` can use
+        methods that ask for it. create: whether a missing index may be made. read_only: never creates or changes
+        anything. version: reads the index as it was at this version (see `versions`) and stays there, read-only; None
+        for the latest, which moves on as others write. memory_limit: vectors kept in memory, in bytes or as "256MB", a
+        quarter of the machine's memory by default; a larger index is read from disk. The lists of a first stage, about
+        4 bytes a vector, come on top. threads: workers that encode and scan, one a core by default. providers:
+        onnxruntime execution providers for a bundle opened here, best first, such as ("CUDAExecutionProvider",); one
+        that cannot be used is an error. storage_options: credentials and settings of an object store.
 
         Raises IndexFormatError for something that is not an index or is of a newer format, IndexMismatchError for an
-        index made with another bundle or other depths, BundleError for a bundle that cannot be used, BudgetError for
-        a depth the bundle lacks, SourceNotFoundError for a missing index that may not be created or a version that is
-        not there, StorageError for a disk or object store that refuses or cannot be reached, MissingExtraError without
-        onnxruntime, ProviderError for a provider that cannot be used.
+        index made with another bundle, other depths or another compression, CompressionError for a compression or
+        signals that ask for attention which the bundle does not give, BundleError for a bundle that cannot be used,
+        BudgetError for a depth the bundle lacks, SourceNotFoundError for a missing index that may not be created or a
+        version that is not there, StorageError for a disk or object store that refuses or cannot be reached,
+        MissingExtraError without onnxruntime, ProviderError for a provider that cannot be used.
         """
         checks.check_path(path)
         checks.check_open(encoder=encoder, providers=providers, storage_options=storage_options)
@@ -87,7 +97,11 @@ class Index:
         workers = checks.threads_or_cores(threads)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = open_encoder(encoder, threads=workers, providers=providers)
-        settings = checks.settings_for(encoder.manifest, depths)
+        plain = checks.settings_for(encoder.manifest, depths)
+        settings = folded_settings(plain, encoder.manifest, compression, signals=signals)
+        if settings.windows:
+            # Refused here, and not when the first page comes.
+            encoder.encode_pages((), settings.depths, attention=Folding.of(settings).windows)
         store = Store.open(
             path,
             settings_if_new=settings if create else None,
@@ -96,6 +110,7 @@ class Index:
             storage_options=storage_options,
         )
         checks.check_settings(store.settings, settings, str(path), depths_given=depths is not None)
+        check_folding(store.settings, settings, str(path))
         return cls(store, encoder, memory_limit=limit, threads=workers)
 
     @property
@@ -159,7 +174,7 @@ class Index:
         self._store.check_writable("add pages")  # before any work is done
         checks.check_add(metadata, password=password, batch_size=batch_size, if_exists=if_exists, read=read)
         documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
-        options = IngestOptions(if_exists, store_images, int(batch_size))
+        options = IngestOptions(if_exists, store_images, int(batch_size), self._threads)
         disable = None if show_progress_bar is None else not show_progress_bar
         with tqdm(total=0, unit="page", desc="pages", disable=disable) as bar:
             report = ingest(self._store, self._encoder, documents, options, bar)
@@ -203,6 +218,33 @@ class Index:
 
         found = self._store.on_latest(search)
         return found[0] if isinstance(query, str) else found
+
+    def recompress(
+        self,
+        path: str | Path,
+        compression: Method,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        show_progress_bar: bool | None = None,
+    ) -> RecompressReport:
+        """Makes a smaller index of this one at another path, without encoding its pages again.
+
+        path: a folder or an object-store URI without an index, or with one that an interrupted run began: pages that
+        are there already are skipped. compression: a method of `budgetvdr.compress`. Those that look at vectors alone
+        work from every index that keeps all its vectors; the others need one made with signals=True. storage_options:
+        of the new index's object store. show_progress_bar: None shows one on a terminal.
+
+        Each page comes with its text, metadata, regions, picture and revision, so that adding its source there finds
+        nothing to do. It is what adding the documents with this compression would have stored, to the bit.
+
+        Raises CompressionError where this index is compressed itself or lacks the signals a method needs,
+        IndexMismatchError where something else is at the path, MissingExtraError, StorageError.
+        """
+        settings = recompressed_settings(self._store.settings, self._encoder.manifest, compression)
+        target = Target(path, settings, storage_options)
+        disable = None if show_progress_bar is None else not show_progress_bar
+        with tqdm(total=0, unit="page", desc="recompress", disable=disable) as bar:
+            return recompress(self._store.snapshot(), target, threads=self._threads, bar=bar)
 
     def check_recall(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from budgetvdr.bundle import Preset
 from budgetvdr.recall import RecallReport
@@ -15,7 +16,9 @@ class IndexInfo:
     """What an index holds and what it takes.
 
     path: where it lies. version: the table version read.
-    pages, documents, vectors: counts; vectors are those of one depth. blank_pages: pages without vectors, which no
+    pages, documents, tokens, vectors: counts; vectors are those of the deepest exit, as many as tokens unless the index
+    is compressed. compression: how, with its version and every setting, None where each token has its vector.
+    signals: whether it keeps what `Index.recompress` may need. blank_pages: pages without vectors, which no
     search returns. readers: where pages were read, "text_layer", "ocr" or "none" -> pages. notes: note -> pages.
     depths, dims: selectable points. presets: name -> its point. metadata: your columns -> their types.
     encoder, fingerprint: the bundle it was made with.
@@ -31,7 +34,10 @@ class IndexInfo:
     version: int
     pages: int
     documents: int
+    tokens: int
     vectors: int
+    compression: Mapping[str, Any] | None
+    signals: bool
     blank_pages: int
     readers: Mapping[str, int]
     notes: Mapping[str, int]
@@ -72,7 +78,10 @@ def describe(
         version=snapshot.version,
         pages=stats.pages,
         documents=stats.documents,
+        tokens=stats.tokens,
         vectors=stats.vectors,
+        compression=settings.compression,
+        signals=settings.signals,
         blank_pages=stats.blank_pages,
         readers=stats.readers,
         notes=stats.notes,

@@ -11,13 +11,14 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from PIL import Image
 from tqdm import tqdm
 
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BudgetVDRError, PageError
+from budgetvdr.folding import Folding
 from budgetvdr.intake import IfExists, Item, Work, begin, items
 from budgetvdr.memory import give_back
 from budgetvdr.pages import AddReport, EncodedPage, FileReport, Page, PageProblem
@@ -31,11 +32,12 @@ _STORED_LONGEST_SIDE = 1650
 
 @dataclass(frozen=True, slots=True)
 class IngestOptions:
-    """How documents are added; see `Index.add_pages` for what each one means."""
+    """How documents are added; see `Index.add_pages` for what each one means. threads: pages folded side by side."""
 
     if_exists: IfExists
     store_images: bool
     batch_size: int
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ def ingest(
     """
     begun = perf_counter()
     report = AddReport(seconds={"read": 0.0, "write": 0.0})
+    stage = _EncodeStage(store, encoder, Folding.of(store.settings), options.threads, report, bar)
     with (
         closing(_items(store, documents, options, report, bar)) as source,
         ThreadPoolExecutor(1, "budgetvdr-read") as reader,
@@ -71,7 +74,7 @@ def ingest(
         while (batch := reading.result()).items:
             if batch.broken is None:
                 reading = reader.submit(_read, source, options.batch_size, report)
-            rows = _encode(store, encoder, batch.items, report, bar)
+            rows = stage.rows(batch.items)
             if written is not None:
                 written.result()
             written = writer.submit(_write, store, rows, batch.items, report)
@@ -123,32 +126,73 @@ def _read(source: Iterator[Item], count: int, report: AddReport) -> _Batch:
     return _Batch(batch, broken)
 
 
-def _encode(
-    store: Store, encoder: Encoder, batch: Sequence[Item], report: AddReport, bar: tqdm[None]
-) -> list[tuple[Work, PageRow]]:
-    wanted = [(item.work, item.page) for item in batch if item.page is not None]
-    results = encoder.encode_pages([page for _, page in wanted], store.settings.depths, on_page=bar.update)
-    rows = []
-    for (work, page), result in zip(wanted, results, strict=True):
+@dataclass(frozen=True, slots=True)
+class _EncodeStage:
+    """Turns items into rows to store, and tells the reports. threads: pages folded side by side."""
+
+    store: Store
+    encoder: Encoder
+    folding: Folding
+    threads: int
+    report: AddReport
+    bar: tqdm[None]
+
+    def rows(self, batch: Sequence[Item]) -> list[tuple[Work, PageRow]]:
+        """The pages of a batch that can be stored; the others are problems of their documents."""
+        wanted = [(item.work, item.page) for item in batch if item.page is not None]
+        results = self.encoder.encode_pages(
+            [page for _, page in wanted],
+            self.store.settings.depths,
+            attention=self.folding.windows or None,
+            on_page=self.bar.update,
+        )
+        rows = []
+        for (work, page), row in zip(wanted, self._stored(wanted, results), strict=True):
+            if isinstance(row, BudgetVDRError):
+                work.report.problems.append(PageProblem(page.page_num, row))
+            else:
+                rows.append((work, row))
+        for item in batch:
+            if item.page is None:
+                item.work.document.close()
+        return rows
+
+    def _stored(
+        self, wanted: Sequence[tuple[Work, Page]], results: Sequence[EncodedPage | BudgetVDRError]
+    ) -> list[PageRow | BudgetVDRError]:
+        for (work, page), result in zip(wanted, results, strict=True):
+            if isinstance(result, EncodedPage):
+                self._count(work.report, page, result)
+        if self.folding.method is None:
+            return [self._one(*each)[0] for each in zip(wanted, results, strict=True)]
+        with ThreadPoolExecutor(self.threads, "budgetvdr-fold") as pool:
+            done = list(pool.map(self._one, wanted, results))
+        seconds = self.report.seconds
+        seconds["compress"] = seconds.get("compress", 0.0) + sum(taken for _, taken in done)
+        return [row for row, _ in done]
+
+    def _one(
+        self, wanted: tuple[Work, Page], result: EncodedPage | BudgetVDRError
+    ) -> tuple[PageRow | BudgetVDRError, float]:
+        """What is stored of one page, or why nothing is, and CPU seconds that folding took."""
         if isinstance(result, BudgetVDRError):
-            work.report.problems.append(PageProblem(page.page_num, result))
-            continue
-        for stage, seconds in result.seconds.items():
-            report.seconds[stage] = report.seconds.get(stage, 0.0) + seconds
-        work.report.readers[result.reader] = work.report.readers.get(result.reader, 0) + 1
-        if result.notes:
-            work.report.notes[page.page_num] = result.notes
+            return result, 0.0
         try:
-            row = _row(work, page, result)
-            store.check(row)
+            full = _row(*wanted, result)
+            start = thread_time()
+            row = self.folding.stored(full)
+            taken = thread_time() - start
+            self.store.check(row)
         except Exception as error:  # a page's own renderer may raise anything, and an encoder give anything
-            work.report.problems.append(PageProblem(page.page_num, _as_page_error(page, error)))
-            continue
-        rows.append((work, row))
-    for item in batch:
-        if item.page is None:
-            item.work.document.close()
-    return rows
+            return _as_page_error(wanted[1], error), 0.0
+        return row, taken
+
+    def _count(self, file: FileReport, page: Page, encoded: EncodedPage) -> None:
+        for stage, seconds in encoded.seconds.items():
+            self.report.seconds[stage] = self.report.seconds.get(stage, 0.0) + seconds
+        file.readers[encoded.reader] = file.readers.get(encoded.reader, 0) + 1
+        if encoded.notes:
+            file.notes[page.page_num] = encoded.notes
 
 
 def _row(work: Work, page: Page, encoded: EncodedPage) -> PageRow:
@@ -166,6 +210,7 @@ def _row(work: Work, page: Page, encoded: EncodedPage) -> PageRow:
         notes=encoded.notes,
         regions=encoded.regions,
         vectors=encoded.vectors,
+        signals=encoded.signals,
         image=_picture_bytes(page) if work.store_images else None,
     )
 

@@ -14,17 +14,19 @@ from budgetvdr.store.records import (
     VersionInfo,
 )
 from budgetvdr.store.routes import PageCodes, Routes, RoutesError, Training
-from budgetvdr.store.rows import PageRow
-from budgetvdr.store.schema import STORE_FORMAT_VERSION, IndexSettings
+from budgetvdr.store.rows import FoldMap, PageRow
+from budgetvdr.store.schema import FOLDED_FORMAT_VERSION, STORE_FORMAT_VERSION, IndexSettings
 from budgetvdr.store.snapshot import Snapshot
 from budgetvdr.store.table import Store
 from budgetvdr.store.upkeep import KEEP_VERSIONS, OptimizeReport
 
 __all__ = [
+    "FOLDED_FORMAT_VERSION",
     "KEEP_VERSIONS",
     "STORE_FORMAT_VERSION",
     "DocumentInfo",
     "DocumentState",
+    "FoldMap",
     "IndexSettings",
     "OptimizeReport",
     "PageCodes",

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from budgetvdr.pages import MetadataValue
+from budgetvdr.pages import MetadataValue, TokenSignals
+from budgetvdr.store.rows import PageRow, region_fractions
+from budgetvdr.store.schema import IndexSettings, signals_column
 
 RowAddresses = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
@@ -45,7 +47,8 @@ class Slab:
 class PageFacts:
     """What the index knows of a page, without vectors and picture.
 
-    vectors: how many the page has at every depth. The other fields are those of `PageRow`.
+    vectors: how many the encoder gave, one a token; an index that folds holds fewer. The other fields are those of
+        `PageRow`.
     """
 
     id: str
@@ -99,7 +102,8 @@ class VersionInfo:
 class StoreStats:
     """Size of one version.
 
-    pages, documents, vectors: counts; vectors are those of one depth. blank_pages: pages without vectors.
+    pages, documents, tokens: counts. vectors: of the deepest exit, one a token unless the index folds.
+    blank_pages: pages without vectors.
     vector_bytes: payload of the vector columns, all depths and slices together. image_bytes: likewise.
     data_bytes: data files of this version; what exceeds the two above is regions, text, facts and deleted rows.
     fragments: data fragments, which slow the reading of the whole table (see `upkeep`); many small ones are merged by
@@ -109,6 +113,7 @@ class StoreStats:
 
     pages: int
     documents: int
+    tokens: int
     vectors: int
     blank_pages: int
     vector_bytes: int
@@ -168,3 +173,37 @@ def reordered(pages: Slab, order: npt.NDArray[np.intp]) -> Slab:
     within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
     chosen = np.repeat(pages.offsets[:-1][order], counts) + within
     return Slab(pages.addresses[order], offsets, tuple(values[chosen] for values in pages.slices))
+
+
+def page_rows(batch: pa.RecordBatch, metadata_keys: Sequence[str], settings: IndexSettings) -> list[PageRow]:
+    """Pages of a batch that holds `FACT_COLUMNS`, metadata, regions, pictures, vectors and signals, in order."""
+    facts, images = page_facts(batch, metadata_keys), batch.column("_image")
+    offsets, regions = ragged(batch.column("_regions"))
+    slices = {
+        depth: [ragged(batch.column(name))[1] for name in settings.columns(depth, settings.dims[-1])]
+        for depth in settings.depths
+    }
+    signals = {depth: ragged(batch.column(signals_column(depth)))[1] for depth in settings.depths if settings.signals}
+    return [
+        PageRow(
+            doc_id=fact.doc_id,
+            page_num=fact.page_num,
+            label=fact.label,
+            page_count=fact.page_count,
+            source=fact.source,
+            size=fact.size,
+            revision=fact.revision,
+            metadata=fact.metadata,
+            text=fact.text,
+            reader=fact.reader,
+            notes=fact.notes,
+            regions=region_fractions(regions[rows]),
+            vectors={
+                depth: np.concatenate([part[rows] for part in parts], axis=1, dtype=np.float32)
+                for depth, parts in slices.items()
+            },
+            signals={depth: TokenSignals(*found[rows].T.astype(np.float32)) for depth, found in signals.items()},
+            image=images[place].as_py(),
+        )
+        for place, (fact, rows) in enumerate(zip(facts, map(slice, offsets[:-1], offsets[1:]), strict=True))
+    ]

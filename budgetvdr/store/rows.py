@@ -10,18 +10,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from budgetvdr.errors import EncodingError
-from budgetvdr.pages import Boxes, MetadataValue, Vectors
+from budgetvdr.pages import Boxes, MetadataValue, TokenSignals, Vectors
 from budgetvdr.store.schema import (
     IndexSettings,
+    fold_column,
     metadata_column,
     metadata_fields,
     plain_value,
+    signals_column,
     storable,
     vector_column,
 )
 
+FoldMap = npt.NDArray[np.int32]
+"""(n,) for every token the number of the vector that stands for it, -1 for none."""
+
 _LARGEST_HALF = 65504.0
 _FRACTIONS = 65535  # regions are stored as uint16 shares of the page
+_DROPPED = 65535  # in a stored fold map
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,8 +38,10 @@ class PageRow:
     label, page_count, source, size, metadata: as in `Page`.
     revision: digest of everything that decides what is stored for the page.
     text, reader, notes: as in `EncodedPage`.
-    regions: (n, 4) float32 page fractions, one row a vector; n is 0 for a blank page.
-    vectors: depth -> (n, D) float32, for every depth of the index.
+    regions: (n, 4) float32 page fractions, one row a token; n is 0 for a blank page.
+    vectors: depth -> (n, D) float32, for every depth of the index; (m, D) in an index that folds, m at least 1.
+    folds: depth -> what became of each token, in an index that folds.
+    signals: depth -> what the attention says of each token, in an index that keeps it.
     image: an encoded picture (JPEG, PNG, WebP) to keep beside the vectors, None to keep none.
     """
 
@@ -51,6 +59,8 @@ class PageRow:
     reader: str = ""
     notes: Sequence[str] = ()
     image: bytes | None = None
+    folds: Mapping[int, FoldMap] = field(default_factory=dict)
+    signals: Mapping[int, TokenSignals] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -64,8 +74,11 @@ def latest_by_id(rows: Sequence[PageRow]) -> list[PageRow]:
 
 
 def check_row(row: PageRow, settings: IndexSettings) -> None:
-    """Raises EncodingError for a page whose vectors or regions cannot be stored."""
+    """Raises EncodingError for a page whose vectors, regions, folds or signals cannot be stored."""
     _checked_count(row, settings)
+    if settings.signals:
+        for depth in settings.depths:
+            _checked_signals(row, depth)
     for depth, vectors in row.vectors.items():
         # Written so that NaN fails too.
         if not np.abs(vectors).max(initial=0.0) <= _LARGEST_HALF:
@@ -77,15 +90,22 @@ def arrow_table(rows: Sequence[PageRow], settings: IndexSettings, schema: pa.Sch
 
     Raises EncodingError where vectors or regions are missing, of the wrong shape, not finite, or beyond float16.
     """
-    counts = np.array([_checked_count(row, settings) for row in rows], np.int64)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
+    tokens = _offsets([_checked_count(row, settings) for row in rows])
     columns = _facts(rows) | {
-        "_vectors": pa.array(counts.astype(np.int32)),
-        "_regions": _ragged(_regions(rows, offsets), offsets),
+        "_vectors": pa.array(np.diff(tokens)),
+        "_regions": _ragged(_regions(rows, tokens), tokens),
     }
     for depth in settings.depths:
+        offsets = _offsets([len(row.vectors[depth]) for row in rows])
         for start, end in settings.slices():
             columns[vector_column(depth, start)] = _ragged(_slice(rows, offsets, depth, start, end), offsets)
+        if settings.compression is not None:
+            columns[settings.count_column(depth)] = pa.array(np.diff(offsets))
+            folds = np.concatenate([np.empty(0, np.uint16), *(_stored_fold(row.folds[depth]) for row in rows)])
+            columns[fold_column(depth)] = pa.ListArray.from_arrays(pa.array(tokens), pa.array(folds))
+        if settings.signals:
+            signals = np.concatenate([np.empty((0, 3), np.float16), *(_checked_signals(row, depth) for row in rows)])
+            columns[signals_column(depth)] = _ragged(signals, tokens)
     for key, kind in metadata_fields(schema).items():
         columns[key] = metadata_column([plain_value(row.metadata.get(key)) for row in rows], kind)
     return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
@@ -104,13 +124,67 @@ def _checked_count(row: PageRow, settings: IndexSettings) -> int:
         raise EncodingError(
             f"{row.id}: expected vectors of depths {list(settings.depths)}, found {sorted(row.vectors)}"
         )
-    expected = (count, settings.dims[-1])
     for depth, vectors in row.vectors.items():
-        if vectors.shape != expected:
+        stored = count if settings.compression is None else _checked_fold(row, depth, count)
+        if vectors.shape != (stored, settings.dims[-1]):
+            each = "one a region" if settings.compression is None else "as many as its fold map numbers"
             raise EncodingError(
-                f"{row.id} at depth {depth}: expected vectors {expected}, one a region, found {vectors.shape}"
+                f"{row.id} at depth {depth}: expected vectors {(stored, settings.dims[-1])}, {each}, "
+                f"found {vectors.shape}"
             )
     return count
+
+
+def _checked_fold(row: PageRow, depth: int, count: int) -> int:
+    """How many vectors the fold map of a page numbers."""
+    fold = row.folds.get(depth)
+    if fold is None or fold.shape != (count,):
+        found = "none" if fold is None else str(fold.shape)
+        raise EncodingError(f"{row.id} at depth {depth}: expected a fold map ({count},), one a region, found {found}")
+    numbers = np.unique(fold)
+    numbers = numbers[numbers >= 0] if len(numbers) and numbers[0] == -1 else numbers
+    if not np.array_equal(numbers, np.arange(len(numbers))) or (count and not len(numbers)):
+        raise EncodingError(
+            f"{row.id} at depth {depth}: expected a fold map that numbers at least one vector, from 0 without gaps, "
+            f"found numbers {numbers[:3].tolist()} to {numbers[-1:].tolist()}"
+        )
+    if len(numbers) > _DROPPED:
+        raise EncodingError(
+            f"{row.id} at depth {depth}: expected at most {_DROPPED} vectors of a page, found {len(numbers)}; "
+            "compress it further"
+        )
+    return len(numbers)
+
+
+def _checked_signals(row: PageRow, depth: int) -> npt.NDArray[np.float16]:
+    """(n, 3) centrality, in-degree and attention of the global token."""
+    signals, count = row.signals.get(depth), len(row.regions)
+    if signals is None:
+        raise EncodingError(f"{row.id} at depth {depth}: expected signals of every token, found none")
+    parts = (signals.centrality, signals.in_degree, signals.from_global)
+    # Written so that NaN fails too.
+    if any(part.shape != (count,) or not part.max(initial=0) <= _LARGEST_HALF for part in parts):
+        shapes = ", ".join(str(part.shape) for part in parts)
+        raise EncodingError(
+            f"{row.id} at depth {depth}: expected three signals ({count},) within float16, found shapes {shapes}, "
+            f"up to {max(part.max(initial=0) for part in parts)}"
+        )
+    return np.stack(parts, axis=1, dtype=np.float16, casting="same_kind")
+
+
+def fold_map(stored: npt.NDArray[np.uint16]) -> FoldMap:
+    """A stored fold map as it was given."""
+    found = stored.astype(np.int32)
+    found[found == _DROPPED] = -1
+    return found
+
+
+def _stored_fold(fold: FoldMap) -> npt.NDArray[np.uint16]:
+    return np.where(fold < 0, _DROPPED, fold).astype(np.uint16)
+
+
+def _offsets(counts: Sequence[int]) -> npt.NDArray[np.int32]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
 
 
 def _beyond_float16(row: PageRow, depth: int) -> EncodingError:

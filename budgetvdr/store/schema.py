@@ -11,11 +11,11 @@ import json
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,17 @@ from budgetvdr.errors import BudgetError, IndexFormatError, MetadataError
 from budgetvdr.pages import MetadataValue
 
 STORE_FORMAT_VERSION: Final = 2
+"""Of an index that holds one vector a token and nothing beside it; packages that know no other still read it."""
+FOLDED_FORMAT_VERSION: Final = 3
+"""Of an index with fewer vectors than tokens, or with signals."""
 TABLE: Final = "pages"
 _SETTINGS_KEY: Final = b"budgetvdr"
 _IDENTITY_KEY: Final = b"budgetvdr.identity"
 _KEY_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LARGEST_INT: Final = 2**63 - 1
+
+SIGNALS: Final = 3
+"""Signals of a token: centrality, in-degree, attention of the global token."""
 
 # Lance then refuses a second writer's insert of an id that the first has inserted; without it both rows stay.
 _PRIMARY_KEY: Final = {"lance-schema:unenforced-primary-key": "true"}
@@ -75,11 +81,14 @@ _PLAIN_TYPES: Final[Mapping[type, pa.DataType]] = {float: pa.float64(), str: pa.
 class IndexSettings:
     """What an index was made with; recorded when it is created and never changed.
 
-    format_version: layout of the table; this package reads `STORE_FORMAT_VERSION` alone.
+    format_version: layout of the table, `STORE_FORMAT_VERSION` or `FOLDED_FORMAT_VERSION`.
     fingerprint: of the encoder bundle.
     encoder_name: its human name.
     depths: exits whose vectors are stored, ascending.
     dims: widths that can be read, ascending; the last is the full width.
+    compression: plain values that tell how tokens were folded into fewer vectors; None where each has its own.
+    signals: whether the table keeps what the attention says of each token, for folding later.
+    windows: depth -> (first layer, last layer, steps) of the attention that folding or signals looked at.
     """
 
     format_version: int
@@ -87,6 +96,9 @@ class IndexSettings:
     encoder_name: str
     depths: tuple[int, ...]
     dims: tuple[int, ...]
+    compression: Mapping[str, Any] | None = None
+    signals: bool = False
+    windows: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def slices(self, dim: int | None = None) -> list[tuple[int, int]]:
         """(start, end) of every stored slice up to a width, default all. Raises BudgetError for a width not stored."""
@@ -99,6 +111,25 @@ class IndexSettings:
         if depth not in self.depths:
             raise BudgetError(f"depth {depth} is not in this index: expected one of {list(self.depths)}")
         return [vector_column(depth, start) for start, _ in self.slices(dim)]
+
+    def count_column(self, depth: int) -> str:
+        """Name of the column that holds how many vectors a page has at a depth."""
+        return "_vectors" if self.compression is None else f"_stored_{depth}"
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that a token takes beside the vectors: its region, and at every depth its fold and signals."""
+        return 8 + len(self.depths) * (2 * (self.compression is not None) + 2 * SIGNALS * self.signals)
+
+
+def fold_column(depth: int) -> str:
+    """Name of the column that holds, for every token of a page, the number of its vector at a depth."""
+    return f"_fold_{depth}"
+
+
+def signals_column(depth: int) -> str:
+    """Name of the column that holds three signals of every token at a depth."""
+    return f"_signals_{depth}"
 
 
 def vector_column(depth: int, start: int) -> str:
@@ -118,10 +149,16 @@ def new_schema(settings: IndexSettings) -> pa.Schema:
         for depth in settings.depths
         for start, end in settings.slices()
     ]
+    folds, signals = settings.compression is not None, settings.signals
+    beside = [
+        *(pa.field(settings.count_column(d), pa.int32(), nullable=False) for d in settings.depths if folds),
+        *(pa.field(fold_column(d), pa.list_(pa.uint16()), nullable=False) for d in settings.depths if folds),
+        *(pa.field(signals_column(d), vector_type(SIGNALS), nullable=False) for d in settings.depths if signals),
+    ]
     # A table deleted and made again is another one, whatever its version number.
     identity = uuid.uuid4().hex.encode()
     metadata = {_SETTINGS_KEY: json.dumps(asdict(settings)).encode(), _IDENTITY_KEY: identity}
-    return pa.schema([*OWN_FIELDS, *vectors], metadata=metadata)
+    return pa.schema([*OWN_FIELDS, *vectors, *beside], metadata=metadata)
 
 
 def identity_of(schema: pa.Schema) -> bytes:
@@ -140,9 +177,9 @@ def read_settings(schema: pa.Schema, uri: str) -> IndexSettings:
     try:
         raw = json.loads(recorded)
         version = int(raw["format_version"])
-        if version > STORE_FORMAT_VERSION:
+        if version > FOLDED_FORMAT_VERSION:
             raise IndexFormatError(
-                f"{uri} has index format {version}, newer than this budgetvdr reads ({STORE_FORMAT_VERSION}); "
+                f"{uri} has index format {version}, newer than this budgetvdr reads ({FOLDED_FORMAT_VERSION}); "
                 "upgrade budgetvdr"
             )
         if version < STORE_FORMAT_VERSION:
@@ -156,9 +193,23 @@ def read_settings(schema: pa.Schema, uri: str) -> IndexSettings:
             encoder_name=str(raw["encoder_name"]),
             depths=tuple(int(depth) for depth in raw["depths"]),
             dims=tuple(int(dim) for dim in raw["dims"]),
+            compression=_compression(raw.get("compression")),
+            signals=bool(raw.get("signals", False)),
+            windows={int(depth): _window(window) for depth, window in raw.get("windows", {}).items()},
         )
     except (ValueError, KeyError, TypeError) as error:
         raise IndexFormatError(f"{uri} has unreadable index settings ({type(error).__name__}: {error})") from error
+
+
+def _compression(raw: object) -> Mapping[str, Any] | None:
+    if raw is not None and not isinstance(raw, dict):
+        raise ValueError(f"expected compression as an object, found {raw!r}")
+    return raw
+
+
+def _window(raw: Sequence[int]) -> tuple[int, int, int]:
+    first, last, steps = (int(part) for part in raw)
+    return first, last, steps
 
 
 def filter_fields(schema: pa.Schema) -> dict[str, pa.DataType]:

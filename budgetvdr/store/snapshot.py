@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 from budgetvdr.errors import QueryError, StorageError
 from budgetvdr.pages import Boxes, Vectors
 from budgetvdr.store import place, records, routes
-from budgetvdr.store.engine import is_failure, is_storage_failure, reason, storage_error, storage_failures
+from budgetvdr.store.engine import (
+    is_failure,
+    is_storage_failure,
+    local_path,
+    reason,
+    storage_error,
+    storage_failures,
+)
 from budgetvdr.store.filters import Where, enclosed, literal, to_sql
 from budgetvdr.store.records import (
     ADDRESS,
@@ -31,8 +38,16 @@ from budgetvdr.store.records import (
     StoreStats,
 )
 from budgetvdr.store.routes import Routes
-from budgetvdr.store.rows import region_fractions
-from budgetvdr.store.schema import KINDS, IndexSettings, filter_fields, identity_of, metadata_fields
+from budgetvdr.store.rows import FoldMap, PageRow, fold_map, region_fractions
+from budgetvdr.store.schema import (
+    KINDS,
+    IndexSettings,
+    filter_fields,
+    fold_column,
+    identity_of,
+    metadata_fields,
+    signals_column,
+)
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
@@ -76,13 +91,19 @@ class Snapshot:
         with storage_failures(f"read {self._uri}"):
             return int(self._table.count_rows())
 
-    def vector_count(self) -> int:
-        """Stored vectors of one depth."""
-        return int(self._counts.sum())
+    def vector_count(self, depth: int | None = None) -> int:
+        """Stored vectors of a depth, the deepest where left out. Raises BudgetError for one not stored."""
+        depth = self.settings.depths[-1] if depth is None else depth
+        self.settings.columns(depth, self.settings.dims[0])
+        return int(self._counts[self.settings.count_column(depth)].sum())
+
+    def token_count(self) -> int:
+        """Tokens of all pages: regions that have a vector, or went into one."""
+        return int(self._counts["_vectors"].sum())
 
     def blank_count(self) -> int:
         """Pages without vectors."""
-        return int((self._counts == 0).sum())
+        return int((self._counts["_vectors"] == 0).sum())
 
     def matching(self, where: str | None = None) -> RowAddresses:
         """(p,) addresses of the pages that meet a condition, all by default; no vectors are read."""
@@ -98,7 +119,7 @@ class Snapshot:
         Raises BudgetError for a depth or width not stored.
         """
         columns = self.settings.columns(depth, dim)
-        pages, rows = self.page_count(), self.vector_count()
+        pages, rows = self.page_count(), self.vector_count(depth)
         step = min(max(_SLAB_BYTES * pages // max(rows * dim * 2, 1), 1), _MOST_SLAB_PAGES)
         chosen = None if addresses is None else np.sort(addresses)
         starts = iter(range(0, pages if chosen is None else len(chosen), step))
@@ -144,7 +165,9 @@ class Snapshot:
         return [facts[place] for place in order]
 
     def page_vectors(self, page_id: str, depth: int, dim: int) -> tuple[Vectors, Boxes] | None:
-        """(n, dim) float32 vectors of a page and their (n, 4) regions, None where the id is not stored.
+        """(m, dim) float32 vectors of a page and the (n, 4) regions of its tokens, None where the id is not stored.
+
+        Each token has its own vector, in their order, unless the index folds them: see `fold_map`.
 
         Raises BudgetError for a depth or width not stored.
         """
@@ -154,6 +177,37 @@ class Snapshot:
             return None
         parts = [records.ragged(row.column(name))[1] for name in columns]
         return np.concatenate(parts, axis=1, dtype=np.float32), region_fractions(records.ragged(row["_regions"])[1])
+
+    def fold_map(self, page_id: str, depth: int) -> FoldMap | None:
+        """(n,) number of the vector that stands for each token of a page, -1 for none.
+
+        None where the index does not fold, or the id is not stored. Raises BudgetError for a depth not stored.
+        """
+        self.settings.columns(depth, self.settings.dims[0])
+        if self.settings.compression is None:
+            return None
+        row = self._row(page_id, [fold_column(depth)])
+        return None if row is None else fold_map(row.column(fold_column(depth)).flatten().to_numpy())
+
+    def page_rows(self, addresses: RowAddresses) -> list[PageRow]:
+        """Everything of chosen pages of an index that does not fold, in the order asked: what was given to store them.
+
+        As precise as it is stored: vectors and signals in float16.
+        """
+        settings, keys = self.settings, list(metadata_fields(self._schema))
+        vectors = [name for depth in settings.depths for name in settings.columns(depth, settings.dims[-1])]
+        signals = [signals_column(depth) for depth in settings.depths if settings.signals]
+        taken, order = self._take(addresses, [*FACT_COLUMNS, *keys, "_regions", "_image", *vectors, *signals])
+        rows = records.page_rows(taken, keys, settings)
+        return [rows[place] for place in order]
+
+    def revisions(self) -> dict[str, tuple[int, str]]:
+        """Page id -> (address, revision) of every page."""
+        found: dict[str, tuple[int, str]] = {}
+        for batch in self._batches(("id", "revision")):
+            ids, revisions = (batch.column(name).to_pylist() for name in ("id", "revision"))
+            found.update(zip(ids, zip(records.addresses(batch).tolist(), revisions, strict=True), strict=True))
+        return found
 
     def image(self, page_id: str) -> bytes | None:
         """The picture stored with a page, None where there is none or the id is not stored."""
@@ -216,14 +270,15 @@ class Snapshot:
             image_bytes += pc.sum(batch.column("_image_bytes")).as_py() or 0
         with storage_failures(f"read {self._uri}"):
             files = self._table.stats()
-            versions = len(place.versions(self._table))
-        vectors = self.vector_count()
+            versions = place.version_count(self._table, local_path(self._uri))
+        vectors = sum(self.vector_count(depth) for depth in self.settings.depths)
         return StoreStats(
-            pages=len(self._counts),
+            pages=len(self._counts["_vectors"]),
             documents=len(documents),
-            vectors=vectors,
+            tokens=self.token_count(),
+            vectors=self.vector_count(),
             blank_pages=self.blank_count(),
-            vector_bytes=vectors * np.dtype(np.float16).itemsize * self.settings.dims[-1] * len(self.settings.depths),
+            vector_bytes=vectors * np.dtype(np.float16).itemsize * self.settings.dims[-1],
             image_bytes=image_bytes,
             data_bytes=int(files["total_bytes"]),
             fragments=int(files["fragment_stats"]["num_fragments"]),
@@ -233,9 +288,15 @@ class Snapshot:
         )
 
     @cached_property
-    def _counts(self) -> npt.NDArray[np.int64]:
-        found = [batch.column("_vectors").to_numpy() for batch in self._batches(("_vectors",))]
-        return np.concatenate([np.empty(0, np.int64), *found])
+    def _counts(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Column -> what it counts of every page."""
+        names = ["_vectors", *map(self.settings.count_column, self.settings.depths)]
+        names = list(dict.fromkeys(names))
+        found = {name: [np.empty(0, np.int64)] for name in names}
+        for batch in self._batches(names):
+            for name in names:
+                found[name].append(batch.column(name).to_numpy().astype(np.int64))
+        return {name: np.concatenate(parts) for name, parts in found.items()}
 
     def _stamps(self) -> tuple[RowAddresses, Stamps]:
         """Of all pages."""

@@ -230,13 +230,15 @@ def _rows_ever(stats: Mapping[str, Any]) -> float:
 
 def _sizes(table: LanceTable, settings: IndexSettings, start: int) -> tuple[RowAddresses, npt.NDArray[np.int64]]:
     """Addresses and about how many bytes each takes, of all pages of the fragments that begin after `start` pages."""
-    # Vectors of float16, and four uint16 of their regions.
-    bytes_per_vector = 2 * settings.dims[-1] * len(settings.depths) + 8
+    counts = [settings.count_column(depth) for depth in settings.depths]
+    columns = list(dict.fromkeys(["_vectors", "_image_bytes", *counts]))
     pages, sizes = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for batch in table.search().select(["_vectors", "_image_bytes"]).with_row_id(True).offset(start).to_batches():
+    for batch in table.search().select(columns).with_row_id(True).offset(start).to_batches():
         pages.append(addresses(batch))
-        vectors, images = (batch.column(name).to_numpy().astype(np.int64) for name in ("_vectors", "_image_bytes"))
-        sizes.append(vectors * bytes_per_vector + images + _FACTS_BYTES)
+        of = {name: batch.column(name).to_numpy().astype(np.int64) for name in columns}
+        vectors = sum((of[name] for name in counts), start=np.zeros(batch.num_rows, np.int64))
+        sizes.append(vectors * 2 * settings.dims[-1] + of["_vectors"] * settings.token_bytes + of["_image_bytes"])
+        sizes[-1] += _FACTS_BYTES
     found, size = np.concatenate(pages), np.concatenate(sizes)
     if start:
         # The first fragment may begin before.
