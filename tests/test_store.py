@@ -497,6 +497,54 @@ def test_a_half_manifest_is_a_typed_error(path: Path, share: float) -> None:
         Store.open(path)
 
 
+def manifests(path: Path) -> list[Path]:
+    """Files of all versions, the newest first."""
+    return sorted((path / "pages.lance" / "_versions").glob("*.manifest"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_damaged_last_commit_has_a_way_out(path: Path, share: float) -> None:
+    store = Store.open(path, settings_if_new=SETTINGS)
+    store.upsert([page_row("a", 1)])
+    store.upsert([page_row("b", 1)])
+    latest = manifests(path)[0]
+    latest.write_bytes(latest.read_bytes()[: int(latest.stat().st_size * share)])
+    advice = f"version 3 is damaged: move {latest} away to have the index as the commit before"
+    for look in (lambda: Store.open(path), store.snapshot, store.versions, lambda: store.upsert([page_row("c", 1)])):
+        with pytest.raises(StorageError, match=advice):
+            look()
+    latest.rename(path.parent / "aside")
+    with Store.open(path) as again:
+        assert ids(again.snapshot()) == ["a#1"]
+        again.upsert([page_row("b", 1)])
+        again.optimize(timedelta(0))
+        assert ids(again.snapshot()) == ["a#1", "b#1"]
+
+
+def test_an_index_with_one_damaged_version_has_none_to_go_back_to(path: Path) -> None:
+    Store.open(path, settings_if_new=SETTINGS)
+    (only,) = manifests(path)
+    only.write_bytes(only.read_bytes()[:100])
+    with pytest.raises(StorageError, match="version 1 is damaged: restore the index from a copy"):
+        Store.open(path)
+
+
+def test_a_damaged_old_version_is_in_nobodys_way(store: Store, path: Path) -> None:
+    for name in "abc":
+        store.upsert([page_row(name, 1)])
+    old = manifests(path)[2]
+    old.write_bytes(old.read_bytes()[:100])
+    stats = store.snapshot().stats()
+    assert (stats.pages, stats.versions) == (3, 4)
+    store.upsert([page_row("d", 1)])
+    for look in (store.versions, store.optimize):
+        with pytest.raises(StorageError, match=f"version 2 is damaged: move {old} away, which no other version needs"):
+            look()
+    old.unlink()
+    assert [entry.version for entry in store.versions()][:3] == [1, 3, 4]
+    assert len(ids(store.snapshot())) == 4
+
+
 def test_a_half_created_index_is_created_again(path: Path) -> None:
     (path / "pages.lance" / "_versions").mkdir(parents=True)
     (path / "pages.lance" / "_versions" / ".tmpX1").write_bytes(b"half")

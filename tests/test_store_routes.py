@@ -304,12 +304,12 @@ def test_a_real_limit_of_open_files_is_not_damage(store: Store) -> None:
     resource = pytest.importorskip("resource")
     store.upsert(document("a", range(1, 4)))
     write(store)
-    addresses, stamps = store.snapshot()._stamps()
+    identity, (addresses, stamps) = store.snapshot().identity, store.snapshot()._stamps()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         with pytest.raises(StorageError, match="limit") as found:
-            routes.read(store._database, 6, addresses, stamps, identity=store.snapshot().identity)
+            routes.read(store._database, 6, addresses, stamps, identity=identity)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert not isinstance(found.value, RoutesError)

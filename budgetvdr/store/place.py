@@ -13,7 +13,7 @@ import pyarrow as pa
 from filelock import FileLock, Timeout
 
 from budgetvdr.errors import IndexFormatError, SourceNotFoundError, StorageError
-from budgetvdr.store.engine import storage_failures
+from budgetvdr.store.engine import is_refused, storage_failures
 from budgetvdr.store.records import VersionInfo
 from budgetvdr.store.schema import TABLE
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LOCK_NAME: Final = ".budgetvdr.lock"
 LOCK_SECONDS: Final = 600
+_HIGHEST: Final = 2**64 - 1
+_MANIFEST_END: Final = b"LANC"
 _LISTING_ATTEMPTS: Final = 10
 
 
@@ -95,6 +97,30 @@ def versions(table: LanceTable) -> list[VersionInfo]:
     return _versions(table)
 
 
+def version_count(table: LanceTable, folder: Path | None) -> int:
+    """How many versions there are; in a folder they are counted and not read, so that one may be damaged."""
+    return len(versions(table)) if folder is None else len(_manifests(folder))
+
+
+@contextmanager
+def failures(action: str, folder: Path | None) -> Iterator[None]:
+    """As `storage_failures`; where a version's file in a folder is cut short, as by a crash, it says what to do."""
+    try:
+        with storage_failures(action):
+            yield
+    except StorageError as error:
+        there = {} if folder is None or is_refused(error.__cause__ or error) else _manifests(folder)
+        cut = max((version for version, file in there.items() if not _is_whole(file)), default=None)
+        if cut is None:
+            raise
+        remedy = f"move {there[cut]} away, which no other version needs"
+        if cut == max(there):
+            remedy = f"move {there[cut]} away to have the index as the commit before left it, and add the rest again"
+        if len(there) == 1:
+            remedy = "restore the index from a copy, or add the documents to a new one"
+        raise StorageError(f"{error}; the file of version {cut} is damaged: {remedy}") from error
+
+
 def fragments(table: LanceTable) -> int:
     """Data fragments of the version a handle is on."""
     return int(table.stats()["fragment_stats"]["num_fragments"])
@@ -138,6 +164,20 @@ def sweep(folder: Path, tables: Iterable[str]) -> None:
     for table in tables:
         for file in (folder / f"{table}.lance").rglob(".tmp*"):
             file.unlink(missing_ok=True)
+
+
+def _manifests(folder: Path) -> dict[int, Path]:
+    """Version -> its file. Names count down from 2**64 - 1, or up in tables of early LanceDB."""
+    files = (folder / f"{TABLE}.lance" / "_versions").glob("*.manifest")
+    numbers = {int(file.stem): file for file in files if file.stem.isdigit()}
+    return {min(number, _HIGHEST - number): file for number, file in numbers.items()}
+
+
+def _is_whole(manifest: Path) -> bool:
+    try:
+        return manifest.read_bytes().endswith(_MANIFEST_END)
+    except OSError:
+        return True
 
 
 def _versions(table: LanceTable) -> list[VersionInfo]:

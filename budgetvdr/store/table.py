@@ -99,7 +99,7 @@ class Store:
         address = str(uri) if folder is None else str(folder)
         settings = None if read_only or version is not None else settings_if_new
         missing = SourceNotFoundError(f"no index at {address}: expected one made by budgetvdr; check the path")
-        with storage_failures(f"open {address}"):
+        with place.failures(f"open {address}", folder):
             if folder is not None and not place.holds_index(folder) and settings is None:
                 raise missing
             database = engine.connect(address, storage_options)
@@ -119,7 +119,7 @@ class Store:
         self._check_open()
         if self._pinned is not None:
             return self._snapshot
-        with self._looking, storage_failures(f"read {self.uri}"):
+        with self._looking, place.failures(f"read {self.uri}", self.folder):
             self._head.checkout_latest()
             # A table that was deleted and made anew may have come to the same number.
             seen = self._snapshot.identity, self._snapshot.version
@@ -155,7 +155,7 @@ class Store:
     def versions(self) -> list[VersionInfo]:
         """Versions that can still be read, oldest first; about 0.3 ms for each on a local disk."""
         self._check_open()
-        with self._looking, storage_failures(f"read {self.uri}"):
+        with self._looking, place.failures(f"read {self.uri}", self.folder):
             if self._pinned is None:
                 self._head.checkout_latest()
             return place.versions(self._head)
@@ -328,7 +328,7 @@ class Store:
         tidy: whether small fragments may be merged, and old versions removed, afterwards.
         """
         self.check_writable(action)
-        with storage_failures(f"{action} in {self.uri}"), self._writing, place.lock(self.folder):
+        with place.failures(f"{action} in {self.uri}", self.folder), self._writing, place.lock(self.folder):
             for attempt in range(COMMIT_ATTEMPTS):
                 self._writer.checkout_latest()
                 before = self._writer.version

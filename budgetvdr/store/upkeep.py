@@ -116,7 +116,7 @@ class Upkeep:
         """
         folder, alone = self._folder, self._folder is not None
         keep = min(max(keep, _LEAST_KEPT), _FOR_EVER)
-        before = place.bytes_on_disk(table, folder), place.fragments(table), len(place.versions(table))
+        before = place.bytes_on_disk(table, folder), place.fragments(table), place.version_count(table, folder)
         # What can be freed at once goes first: rewriting needs room, and frees old versions only after it.
         if folder is not None:
             place.sweep(folder, [TABLE, *(routes.name(depth) for depth in self._settings.depths)])
@@ -129,7 +129,7 @@ class Upkeep:
             fragments_before=before[1],
             fragments_after=place.fragments(table),
             versions_before=before[2],
-            versions_after=len(place.versions(table)),
+            versions_after=place.version_count(table, folder),
         )
 
     def _tidy_routes(self, depth: int) -> None:
