@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, load_manifest, verify_files
+from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, Window, load_manifest, verify_files
 from budgetvdr.encoders.open import bundled_folder, open_encoder
 from budgetvdr.errors import BundleError
 
@@ -63,9 +63,19 @@ def test_the_fingerprint_changes_with_what_decides_the_vectors_and_with_nothing_
     before = load_manifest(bundle).fingerprint
     edit(bundle, lambda m: m.update(name="another name"))
     edit(bundle, lambda m: m["presets"].update(tiny={"depth": 2, "dim": 32}))
+    edit(bundle, lambda m: m["compression"]["6"].update(steps=9))
+    edit(bundle, lambda m: m["compression"].pop("2"))
     assert load_manifest(bundle).fingerprint == before
     edit(bundle, lambda m: m.update(max_tokens=128))
     assert load_manifest(bundle).fingerprint != before
+
+
+def test_windows_for_compression_are_read_and_may_be_missing(bundle: Path) -> None:
+    edit(bundle, lambda m: m.update(compression={"6": {"first": 1, "last": 5, "steps": 4}}))
+    assert load_manifest(bundle).compression == {6: Window(1, 5, 4)}
+    # As bundles were written before they had any.
+    edit(bundle, lambda m: m.pop("compression"))
+    assert load_manifest(bundle).compression == {}
 
 
 def test_no_manifest(tmp_path: Path) -> None:
@@ -92,6 +102,11 @@ CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "leaves the bundle folder": lambda m: m["files"].update({"../secret": "0" * 64}),
     "extra.bin is missing": lambda m: m["files"].update({"extra.bin": "0" * 64}),
     "not a readable manifest": lambda m: m.pop("depths"),
+    "window of depth 4 is to lie in the layers": lambda m: m["compression"]["4"].update(last=4),
+    "window of depth 3 is to lie in the layers": lambda m: m["compression"].update({"3": m["compression"]["2"]}),
+    "readable manifest .*first <= last": lambda m: m["compression"]["6"].update(first=4),
+    "readable manifest .*found .*steps=0": lambda m: m["compression"]["6"].update(steps=0),
+    "readable manifest .*KeyError: 'steps'": lambda m: m["compression"]["6"].pop("steps"),
 }
 
 

@@ -37,12 +37,12 @@ Ratios = npt.NDArray[np.float64]
 class Pair:
     """A query and a page at one exit.
 
-    query: (n, D), as they are searched with. vectors: (N, D) of the page, projected and not scaled to unit length.
-    support: (L, K, N) of the L layers executed, after steps 1 to K.
+    query: (n, D), as they are searched with. vectors: (N, D) of the page in any float type, projected and not scaled to
+    unit length. support: (L, K, N) of the L layers executed, after steps 1 to K.
     """
 
     query: Vectors
-    vectors: Vectors
+    vectors: npt.NDArray[np.floating]
     support: Scores
 
 
@@ -114,7 +114,7 @@ def calibrate(pairs: Sequence[Pair], *, steps: Sequence[int] = STEPS, gamma: flo
     _check(pairs, max(steps))
     # As published: what is chosen is the centrality, which refinements make less of.
     layers, method = pairs[0].support.shape[0], AnchorFold(gamma=gamma, refinements=0)
-    full = np.array([maxsim(pair.query, unit(pair.vectors)) for pair in pairs])
+    full = np.array([maxsim(pair.query, unit(pair.vectors.astype(np.float32))) for pair in pairs])
     if not full.min() > 0:
         raise CompressionError(
             f"pair {full.argmin()} scores {full.min()} with all vectors kept, so that no ratio to it says anything; "
@@ -149,7 +149,8 @@ def scores(pairs: Sequence[Pair], window: Window, method: AnchorFold) -> Ratios:
     found = []
     for pair in pairs:
         support = pair.support[window.first : window.last + 1, window.steps - 1]
-        found.append(maxsim(pair.query, unit(method.compress(Signals(pair.vectors, centrality(support))).vectors)))
+        page = Signals(pair.vectors.astype(np.float32), centrality(support))
+        found.append(maxsim(pair.query, unit(method.compress(page).vectors)))
     return np.array(found)
 
 
