@@ -43,7 +43,7 @@ def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
     Raises StorageError, ReadOnlyError.
     """
     snapshot = store.snapshot()
-    vectors = snapshot.vector_count()
+    vectors = snapshot.vector_count(depth)
     try:
         stored = snapshot.routes(depth)
     except RoutesError as error:
@@ -63,7 +63,7 @@ def refresh(store: Store, depth: int, pool: Executor, *, make: bool) -> None:
 
 
 def _make(store: Store, snapshot: Snapshot, depth: int, pool: Executor) -> None:
-    vectors = snapshot.vector_count()
+    vectors = snapshot.vector_count(depth)
     count = centroid_count(vectors)
     centroids = train(_sample(snapshot, depth, count * SAMPLE_PER_CENTROID), count)
     placed = [_placed(slab, centroids, pool) for slab in snapshot.scan(depth, _width(snapshot))]
@@ -121,7 +121,7 @@ def _write(
 def _sample(snapshot: Snapshot, depth: int, wanted: int) -> npt.NDArray[np.float16]:
     """(about `wanted`, w) vectors drawn by lot from all pages."""
     rng = np.random.default_rng(0)
-    share = min(1.0, wanted / max(snapshot.vector_count(), 1))
+    share = min(1.0, wanted / max(snapshot.vector_count(depth), 1))
     parts: list[npt.NDArray[np.float16]] = []
     for slab in snapshot.scan(depth, _width(snapshot)):
         rows = np.flatnonzero(rng.random(int(slab.offsets[-1])) < share)

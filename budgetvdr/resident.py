@@ -121,9 +121,9 @@ class Resident:
 
         return self._get(("int8", depth, dim, dim), snapshot, make, dim + 4)
 
-    def fits_front(self, snapshot: Snapshot, width: int) -> bool:
+    def fits_front(self, snapshot: Snapshot, depth: int, width: int) -> bool:
         """Whether a front could be held if all other copies left."""
-        return self._fits(snapshot, 2 * width + 2)
+        return self._fits(snapshot, depth, 2 * width + 2)
 
     def front(self, snapshot: Snapshot, depth: int, dim: int, width: int) -> Copy | None:
         """The first `width` components, and the length of the components from there to `dim`; see `pruned.fronts`."""
@@ -155,7 +155,7 @@ class Resident:
             held = self._held(key)
             if held is not None and held.is_of(snapshot):
                 return held
-            if not self._fits(snapshot, bytes_per_vector):
+            if not self._fits(snapshot, key[1], bytes_per_vector):
                 self._drop(key)
                 return None
             if held is not None and held.identity == snapshot.identity:
@@ -165,7 +165,7 @@ class Resident:
             if held is None:
                 # The old copy leaves first, so that there are never two.
                 self._drop(key)
-                self._make_room(self._needed(snapshot, bytes_per_vector))
+                self._make_room(self._needed(snapshot, key[1], bytes_per_vector))
                 held = _read(snapshot, make, key[1], key[2])
             with self._counting:
                 if not self._closed:
@@ -190,17 +190,18 @@ class Resident:
             while self._copies and sum(copy.nbytes for copy in self._copies.values()) + needed > self._limit:
                 self._copies.popitem(last=False)
 
-    def _fits(self, snapshot: Snapshot, bytes_per_vector: int) -> bool:
-        return self._needed(snapshot, bytes_per_vector) <= self._limit
+    def _fits(self, snapshot: Snapshot, depth: int, bytes_per_vector: int) -> bool:
+        return self._needed(snapshot, depth, bytes_per_vector) <= self._limit
 
     @staticmethod
-    def _needed(snapshot: Snapshot, bytes_per_vector: int) -> int:
-        return _with_spare(snapshot.vector_count()) * bytes_per_vector + snapshot.page_count() * _PAGE_BYTES
+    def _needed(snapshot: Snapshot, depth: int, bytes_per_vector: int) -> int:
+        vectors = _with_spare(snapshot.vector_count(depth))
+        return vectors * bytes_per_vector + snapshot.page_count() * _PAGE_BYTES
 
 
 def _read(snapshot: Snapshot, make: _Make, depth: int, dim: int) -> Copy:
     """Converts slab by slab into the final arrays, so that loading takes little more than what is kept."""
-    pages, capacity = snapshot.page_count(), _with_spare(snapshot.vector_count())
+    pages, capacity = snapshot.page_count(), _with_spare(snapshot.vector_count(depth))
     offsets, addresses = np.zeros(pages + 1, np.int64), np.empty(pages, np.uint64)
     rows: _Rows = ()
     page = 0

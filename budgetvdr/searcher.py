@@ -210,7 +210,9 @@ class Searcher:
         """None where no leading components fit, or where they tell too little."""
         snapshot, plan = request.snapshot, request.plan
         name = (snapshot.identity, plan.depth, plan.dim)
-        fitting = [w for w in snapshot.settings.dims if w < plan.dim and self._resident.fits_front(snapshot, w)]
+        fitting = [
+            w for w in snapshot.settings.dims if w < plan.dim and self._resident.fits_front(snapshot, plan.depth, w)
+        ]
         if name in self._not_pruned or not fitting:
             return None
         chosen = perf_counter()
