@@ -30,6 +30,7 @@ from budgetvdr.compress.grouping import fold, numbered, unit
 from budgetvdr.compress.record import Method, from_record, to_record
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import BudgetError, CompressionError, IndexFormatError, MissingExtraError
+from budgetvdr.pages import TokenSignals
 
 SIZED: list[Callable[..., Method]] = [
     AnchorFold,
@@ -77,6 +78,16 @@ def test_keeping_all_changes_no_bit(method: Callable[..., Method]) -> None:
     result = method(gamma=1.0).compress(page)
     assert result.vectors.tobytes() == page.vectors.tobytes()
     assert result.groups.tolist() == list(range(40))
+
+
+@pytest.mark.parametrize("method", SIZED)
+def test_keeping_all_stores_what_an_index_without_compression_stores(method: Callable[..., Method]) -> None:
+    raw = page_of(40).vectors * np.random.default_rng(1).uniform(1e-3, 900, (40, 1)).astype(np.float32)
+    scores = page_of(40).centrality
+    assert scores is not None
+    page = Signals.of(raw, TokenSignals(scores, scores, scores))
+    stored = method(gamma=1.0).compress(page).vectors.astype(np.float16)
+    assert stored.tobytes() == raw.astype(np.float16).tobytes()
 
 
 @pytest.mark.parametrize("method", SIZED)

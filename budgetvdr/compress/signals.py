@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from budgetvdr.bundle import Manifest, Window
+from budgetvdr.compress.precision import half
 from budgetvdr.errors import CompressionError, EncodingError
 from budgetvdr.pages import Scores, TokenSignals, Vectors
 
@@ -66,8 +67,7 @@ class Signals:
 
         vectors: (N, D). signals: None where the method asks for no attention.
         """
-        with np.errstate(over="ignore"):  # what leaves float16 is refused as not finite
-            rounded = vectors.astype(np.float16).astype(np.float32)
+        rounded = half(vectors)  # what leaves float16 is refused as not finite
         if signals is None:
             return cls(rounded)
         return cls(rounded, signals.centrality, signals.in_degree, signals.from_global)
@@ -164,8 +164,7 @@ def token_signals(windows: Sequence[Attention]) -> TokenSignals:
 def _in_shares(scores: Scores) -> Scores:
     """(..., N) scores -> (N,): their mean, in units of 1 / N and at float16 precision."""
     mean = scores.reshape(-1, scores.shape[-1]).mean(axis=0)
-    rounded: Scores = (mean * np.float32(len(mean))).astype(np.float16).astype(np.float32)
-    return rounded
+    return half(mean * np.float32(len(mean)))
 
 
 def joined(windows: Sequence[Scores]) -> Scores:
