@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
+from pathlib import Path
 from typing import Any, SupportsIndex, get_args
 
 from budgetvdr.budget import is_count
@@ -33,7 +34,7 @@ def check_path(path: object) -> None:
 
 def check_open(*, encoder: object, providers: object, storage_options: object) -> None:
     """Raises ValueError for an argument of `Index.open` that is none of its choices."""
-    if encoder is not None and not isinstance(encoder, str | os.PathLike) and not hasattr(encoder, "manifest"):
+    if encoder is not None and not isinstance(encoder, str | Path) and not hasattr(encoder, "manifest"):
         raise ValueError(f"encoder is a bundle's folder, an Encoder, or None for the bundled one; found {encoder!r}")
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise ValueError(f'providers is a sequence of names, such as ("CPUExecutionProvider",); found {providers!r}')

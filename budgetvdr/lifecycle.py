@@ -29,17 +29,18 @@ class Lifecycle:
         self._added += pages
         if not pages:
             return
-        behind = self._behind()
-        if behind - self._gave_up < MANY_NEW:
-            return
+        behind = self._added
         try:
+            behind = max(behind, self._come_since())
+            if behind - self._gave_up < MANY_NEW:
+                return
             self._searcher.refresh_first_stage(self._store, make=False)
         except StorageError as error:
             # Every search looks at the pages that its lists do not know.
             _log.warning("the first stage of %s does not know %d new pages: %s", self._store.uri, behind, error)
             self._gave_up = behind
-        else:
-            self._added = self._gave_up = 0
+            return
+        self._added = self._gave_up = 0
 
     def optimize(self, keep: timedelta, first_stage: bool | None) -> OptimizeReport:
         """See `Index.optimize`."""
@@ -52,13 +53,13 @@ class Lifecycle:
         self._added = self._gave_up = 0
         return replace(report, bytes_after=self._store.bytes_on_disk())
 
-    def _behind(self) -> int:
-        """Pages that a first stage may lack: those added here, or those there are beyond the pages it has looked at.
+    def _come_since(self) -> int:
+        """Pages beyond those that a first stage has looked at, whoever added them; 0 where there is none.
 
-        The first counts pages that took the place of others, the second what other processes added.
+        Pages that took the place of others are not among them: those added here are counted by themselves.
         """
         routed = [
             known for depth in self._store.settings.depths if (known := self._store.routed_pages(depth)) is not None
         ]
         pages = self._store.on_latest(Snapshot.page_count) if routed else 0
-        return max(self._added, pages - min(routed, default=0))
+        return pages - min(routed, default=0)

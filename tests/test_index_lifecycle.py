@@ -26,6 +26,7 @@ from budgetvdr.errors import (
     StorageError,
 )
 from budgetvdr.pages import Page, Words
+from budgetvdr.store import Store
 
 TEXTS = ("Travel in premium economy is allowed.", "Parental leave is twenty weeks.", "Report a lost laptop at once.")
 
@@ -105,6 +106,17 @@ def test_the_first_stage_follows_many_small_writers(
         assert looked_at is not None
         behind.append(len(index) - looked_at)
     assert behind == [1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_adding_is_not_hurt_where_the_first_stage_cannot_be_looked_at(
+    index: Index, make_pdf: MakePdf, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise StorageError("too many open files")
+
+    monkeypatch.setattr(Store, "routed_pages", refuse)
+    assert index.add_pages(make_pdf("new.pdf", "New."), show_progress_bar=False).pages == 1
+    assert "too many open files" in caplog.text
 
 
 # Arguments
