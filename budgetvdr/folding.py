@@ -101,7 +101,11 @@ def recompressed_settings(full: IndexSettings, manifest: Manifest, compression: 
 
 
 def check_folding(stored: IndexSettings, asked: IndexSettings, path: str) -> None:
-    """Raises IndexMismatchError where compression or signals were asked for and an index has others; None takes its."""
+    """Raises IndexMismatchError where compression or signals were asked for and an index has others; None takes its.
+
+    Raises IndexFormatError for a recorded method that this package does not know.
+    """
+    Folding.of(stored)
     if asked.compression is not None and asked.compression != stored.compression:
         found = FULL if stored.compression is None else f"compression={described(stored.compression)}"
         raise IndexMismatchError(

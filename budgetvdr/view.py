@@ -11,10 +11,10 @@ from budgetvdr.encoders import Encoder
 from budgetvdr.errors import EncodingError, IndexStoreError, SourceNotFoundError
 from budgetvdr.explain import Explanation, explain
 from budgetvdr.hit import Hit
-from budgetvdr.pages import EncodedQuery
+from budgetvdr.pages import Boxes, EncodedQuery, Vectors
 from budgetvdr.similarity.maxsim import unit_prefix
 from budgetvdr.sources import draw_page
-from budgetvdr.store import Store
+from budgetvdr.store import FoldMap, Snapshot, Store
 
 
 class StoreView:
@@ -41,11 +41,15 @@ class StoreView:
     def explanation(self, hit: Hit) -> Explanation:
         """Matches the query with the page's vectors at the point of the grid the search ran at."""
         depth, dim = hit.budget.depth, hit.budget.dim
-        found = self._store.on_latest(lambda snapshot: snapshot.page_vectors(hit.id, depth, dim))
+
+        def look(snapshot: Snapshot) -> tuple[tuple[Vectors, Boxes] | None, FoldMap | None]:
+            return snapshot.page_vectors(hit.id, depth, dim), snapshot.fold_map(hit.id, depth)
+
+        found, folds = self._store.on_latest(look)
         if found is None or not len(found[0]):
             raise IndexStoreError(f"{hit.id} is no longer in the index, or blank by now; search again")
         vectors, regions = found
-        return explain(query_at(self._encoder, hit.query, depth, dim), vectors, regions)
+        return explain(query_at(self._encoder, hit.query, depth, dim), vectors, regions, folds)
 
 
 def query_at(encoder: Encoder, text: str, depth: int, dim: int) -> EncodedQuery:
