@@ -51,7 +51,9 @@ def load_pairs(source: str | Path) -> list[QueryPage]:
 
 
 def draw(pairs: Sequence[QueryPage], most: int) -> list[QueryPage]:
-    """At most so many pairs, drawn by lot and the same ones each time, in their order."""
+    """At most so many pairs, by lot, the same ones each time and in their order. Raises CompressionError below 1."""
+    if most < 1:
+        raise CompressionError(f"calibration takes at least one pair, found {most}")
     if len(pairs) <= most:
         return list(pairs)
     chosen = np.random.default_rng(0).choice(len(pairs), most, replace=False)

@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     _optimize_parser(parsers)
     _recall_parser(parsers)
     _eval_parser(parsers)
+    _calibrate_parser(parsers)
     _demo_parser(parsers)
     return parser
 
@@ -201,6 +202,28 @@ def _eval_parser(parsers: _Parsers) -> None:
     parser.add_argument("--only", nargs="+", metavar="DOC_ID", help="score only questions answered by these documents")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=commands.evaluate)
+
+
+def _calibrate_parser(parsers: _Parsers) -> None:
+    parser = parsers.add_parser(
+        "calibrate",
+        help="prepare an encoder bundle for page compression",
+        description="Chooses, for every exit of a bundle, the layers and steps by which AnchorFold finds the tokens of "
+        "a page that matter, and records them in its manifest; the report goes into calibration.json beside it. Takes "
+        "pairs of a query and the page that answers it, no other labels. Take pages that no evaluation uses.",
+    )
+    parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder of the bundle, which is written to")
+    parser.add_argument(
+        "--pairs",
+        type=Path,
+        required=True,
+        metavar="FILE|DIR",
+        help='JSON lines {"query": ..., "pdf" or "image": ..., "page": ...}, or a folder as eval takes it',
+    )
+    parser.add_argument("--most", type=int, default=500, metavar="N", help="take at most N pairs, by lot (default 500)")
+    parser.add_argument("--read", choices=get_args(ReadMode), default="auto", help="how pages are read")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(run=commands.calibrate)
 
 
 def _demo_parser(parsers: _Parsers) -> None:

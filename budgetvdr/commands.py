@@ -13,8 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from PIL import Image
+from tqdm import tqdm
 
 from budgetvdr.budget import Budget
+from budgetvdr.calibration import calibrate_bundle
+from budgetvdr.calibration_pairs import draw, load_pairs
 from budgetvdr.demo import hit_lines, run_demo
 from budgetvdr.errors import BudgetVDRError
 from budgetvdr.evaluate.benchmark import load_benchmark
@@ -139,6 +142,19 @@ def evaluate(arguments: argparse.Namespace) -> int:
     for line in report.lines():
         print(line)
     return 0
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Calibrates a bundle for page compression; 1 where pairs were of no use."""
+    pairs = draw(load_pairs(arguments.pairs), arguments.most)
+    with tqdm(total=len(pairs), unit="pair", desc="pairs", disable=None) as bar:
+        report = calibrate_bundle(arguments.bundle, pairs, most=arguments.most, read=arguments.read, on_pair=bar.update)
+    if arguments.json:
+        print(json.dumps(report.to_dict(), ensure_ascii=False))
+    else:
+        for line in report.lines():
+            print(line)
+    return 1 if report.left_out else 0
 
 
 def demo(arguments: argparse.Namespace) -> int:

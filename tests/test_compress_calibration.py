@@ -17,6 +17,7 @@ from conftest import MakePdf
 from budgetvdr.bundle import MANIFEST_NAME, Window, load_manifest
 from budgetvdr.calibration import REPORT_NAME, calibrate_bundle
 from budgetvdr.calibration_pairs import QueryPage, draw, load_pairs
+from budgetvdr.cli import main
 from budgetvdr.compress.calibrate import Pair, calibrate
 from budgetvdr.encoders.open import bundled_folder, open_encoder
 from budgetvdr.errors import BenchmarkError, BundleError, CompressionError
@@ -198,6 +199,20 @@ def test_an_evaluation_folder_gives_each_question_with_its_best_page(tmp_path: P
     (tmp_path / "set" / "qrels.tsv").write_text("\n".join(rows))
     path = tmp_path / "set" / "pdfs" / "a.pdf"
     assert load_pairs(tmp_path / "set") == [QueryPage("one", path, 3), QueryPage("two", path, 2)]
+
+
+def test_the_command(bundle: Path, pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["calibrate", str(bundle), "--pairs", str(pairs), "--read", "text_layer", "--most", "3"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("tiny, depth 3: 3 pairs")
+    assert main([*command, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((bundle / REPORT_NAME).read_text()) and printed["exits"][0]["pairs"] == 3
+    pairs.write_text(pairs.read_text() + '{"query": "fish", "pdf": "nowhere.pdf", "page": 1}')
+    assert main(command[:-2]) == 1
+    assert "left out: 'fish' with nowhere.pdf, page 1" in capsys.readouterr().out
+    assert main([*command[:-1], "0"]) == 2
+    assert "at least one pair" in capsys.readouterr().err
 
 
 def test_pairs_are_drawn_by_lot_and_alike_each_time() -> None:
