@@ -137,3 +137,7 @@ def test_without_onnxruntime_the_error_says_what_to_install(bundle: Path, monkey
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(MissingExtraError, match=r"budgetvdr\[cpu\]"):
         Sessions(bundle)
+
+
+def test_inputs_are_named_those_included_that_may_be_left_out(bundle: Path) -> None:
+    assert Sessions(bundle).inputs("depth_2.onnx") >= {"ids", "layers", "steps"}

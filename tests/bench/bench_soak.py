@@ -25,7 +25,7 @@ import time
 import traceback
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -35,7 +35,7 @@ import numpy as np
 import psutil
 
 from budgetvdr import Hit, Index, Page, Words
-from budgetvdr.bundle import Manifest, Preset
+from budgetvdr.bundle import Manifest, Preset, Window
 from budgetvdr.errors import BudgetVDRError
 from budgetvdr.pages import EncodedPage, EncodedQuery
 
@@ -67,7 +67,12 @@ class TextEncoder:
     )
 
     def encode_pages(
-        self, pages: Sequence[Page], depths: Sequence[int], *, on_page: Callable[[], object] | None = None
+        self,
+        pages: Sequence[Page],
+        depths: Sequence[int],
+        *,
+        attention: Mapping[int, Window] | None = None,
+        on_page: Callable[[], object] | None = None,
     ) -> list[EncodedPage | BudgetVDRError]:
         encoded: list[EncodedPage | BudgetVDRError] = []
         for page in pages:

@@ -17,14 +17,14 @@ a query is its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.bundle import Manifest, Preset
+from budgetvdr.bundle import Manifest, Preset, Window
 from budgetvdr.errors import BudgetVDRError, EncodingError, QueryError
 from budgetvdr.pages import EncodedPage, EncodedQuery, Page
 from budgetvdr.store import STORE_FORMAT_VERSION, IndexSettings, PageRow, Store
@@ -197,7 +197,12 @@ class SyntheticEncoder:
         )
 
     def encode_pages(
-        self, pages: Sequence[Page], depths: Sequence[int], *, on_page: Callable[[], object] | None = None
+        self,
+        pages: Sequence[Page],
+        depths: Sequence[int],
+        *,
+        attention: Mapping[int, Window] | None = None,
+        on_page: Callable[[], object] | None = None,
     ) -> list[EncodedPage | BudgetVDRError]:
         """Pages are known by doc_id and page_num, as `doc_id` gives them."""
         results: list[EncodedPage | BudgetVDRError] = []
