@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +21,7 @@ from budgetvdr.training.corruption import corrupt
 from budgetvdr.training.data import colpali_set, from_columns, pictures, text_set, write_text_set
 from budgetvdr.training.errors import TrainingDataError
 from budgetvdr.training.pairs import BatchPlan
-from budgetvdr.training.text_pairs import Section, make_pairs
+from budgetvdr.training.text_pairs import Asked, Section, make_pairs
 
 PROSE = (
     "The harbour is a place where ships wait for the tide. Lanterns were lit along the quay every evening at dusk. "
@@ -29,24 +31,25 @@ PROSE = (
 
 
 def sections(count: int = 6) -> list[Section]:
-    """Two documents whose sections share words, so that some are nearer to each other than others."""
+    """Documents of three sections, some nearer to each other than others; each has a word of its own."""
     made = []
     for number in range(count):
-        topic = ("anchor", "rope", "sail")[number % 3]
-        text = f"{PROSE} This part concerns the {topic} and the {topic} chest number {number}."
-        made.append(Section("harbour", f"book{number // 3}.html", f"Book {number // 3}", f"On the {topic}", text))
+        topic, own = ("anchor", "rope", "sail")[number % 3], f"mark{number}"
+        text = (
+            f"{PROSE} The {topic} of {own} is a tool that sailors keep. To mend the {own} {topic}, call the carpenter. "
+            f"Nobody forgets the {topic} chest of {own} or its lock. "
+            f"If the {own} {topic} breaks apart, the pilot waits."
+        )
+        made.append(Section("harbour", f"book{number // 3}.html", f"Book {number // 3}", f"On the {own} {topic}", text))
     return made
 
 
-def recipe() -> ModuleType:
-    path = Path(__file__).parents[1] / "training" / "build_corpus.py"
-    spec = importlib.util.spec_from_file_location("build_corpus", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+def recipe(name: str) -> ModuleType:
+    """A module of the recipes, which import one another as scripts do."""
+    folder = str(Path(__file__).parents[1] / "training")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
 
 
 def picture(path: Path, shade: int) -> None:
@@ -131,37 +134,65 @@ def test_every_kind_of_query_fits_its_page() -> None:
     pages, pairs = make_pairs(sections(30), corrupted=0.0)
     page_of = {page.id: page for page in pages}
     kinds = {kind: [pair for pair in pairs if pair.kind == kind] for kind in ("heading", "cloze", "words", "question")}
-    assert [len(found) for found in kinds.values()] == [30, 30, 30, 30]
+    assert len(kinds["heading"]) == 30
+    # What all pages say alike asks for none of them.
+    assert not any("tide" in pair.query for pair in kinds["question"])
+    assert len(kinds["question"]) >= 25
+    assert len(kinds["cloze"]) + len(kinds["words"]) == 30
+    assert min(len(kinds["cloze"]), len(kinds["words"])) > 5
     hidden = sum(pair.query not in page_of[pair.page].text for pair in kinds["cloze"])
-    assert 20 <= hidden < 30
+    assert len(kinds["cloze"]) / 2 < hidden < len(kinds["cloze"])
     for pair in kinds["cloze"]:
-        whole = page_of[pair.page.removesuffix(":cloze")].text
+        whole = page_of[pair.page.rpartition(":")[0]].text
         assert pair.query in whole
         assert page_of[pair.page].text in {whole, " ".join(whole.replace(pair.query, " ", 1).split())}
     assert all("anchor" in pair.query.lower() for pair in kinds["heading"] if "anchor" in pair.page)
-    assert all(
-        set(pair.query.split()) <= set(page_of[pair.page].text.replace(".", "").split()) for pair in kinds["words"]
-    )
-    asked = {pair.query.partition(" in Book")[0].rstrip("?") for pair in kinds["question"]}
-    assert {"What is the harbour", "What does a pilot mean"} & asked
-    assert all(question.startswith("What ") for question in asked)
+    for pair in kinds["words"]:
+        assert set(re.findall(r"\w+", pair.query.partition(", Book")[0])) <= set(
+            re.findall(r"\w+", page_of[pair.page].text)
+        )
+    forms = {re.sub(r"mark\d+|anchor|rope|sail", "_", pair.query) for pair in kinds["question"]}
+    assert forms >= {"What is the _ of _?", "What happens if the _ _ breaks apart?"}
 
 
-def test_a_label_and_its_value_answer_a_question() -> None:
-    text = "Population: 45,195,777 people in all of it. Area of all land: 2,736,690 square km. Capital: Buenos Aires. "
-    section = Section("atlas", "ar", "Argentina", "Argentina People", text * 3)
-    _, pairs = make_pairs([section], corrupted=0.0)
-    (question,) = [pair.query for pair in pairs if pair.kind == "question"]
-    assert question in {"What is the population of Argentina?", "What is the area of all land of Argentina?"}
+def test_what_a_source_asks_itself_goes_to_the_page_with_the_answer() -> None:
+    text = " ".join(f"filler{n}" for n in range(200)) + " The capital: Buenos   Aires."
+    asked = (Asked("What is the capital of Argentina?", "The capital: Buenos Aires."), Asked("Who?", "not there"))
+    pages, pairs = make_pairs([Section("atlas", "ar", "Argentina", "Argentina", text, "", asked)], corrupted=0.0)
+    (pair,) = [pair for pair in pairs if pair.kind == "question"]
+    assert pair.query == "What is the capital of Argentina?"
+    assert "Buenos Aires" in next(page.text for page in pages if page.id == pair.page)
+
+
+def test_a_query_that_other_pages_answer_gets_a_title_or_goes() -> None:
+    alike = [
+        Section("s", f"d{n}", f"Book {n}", "The winch", PROSE, "", (Asked("Who lit lanterns?", PROSE),))
+        for n in range(5)
+    ]
+    _, pairs = make_pairs(alike, corrupted=0.0)
+    assert [pair.query for pair in pairs] == [f"Who lit lanterns in Book {n}?" for n in range(5)]
+    nameless = [replace(section, title="Book") for section in alike]
+    assert make_pairs(nameless, corrupted=0.0)[1] == []
+
+
+def test_headings_that_a_document_repeats_are_different_pages() -> None:
+    texts = [f"{PROSE} Here is part{n}." for n in range(3)]
+    pages, _ = make_pairs([Section("s", "d", "Title", "Notes", text) for text in texts], corrupted=0.0)
+    assert {page.text for page in pages if ":" not in page.id} == {f"Notes. {text}" for text in texts}
+    assert len({page.id for page in pages}) == len(pages)
 
 
 def test_negatives_are_the_nearest_pages_of_the_document() -> None:
     made = sections()
     near = Section(
-        "harbour", "book0.html", "Book 0", "More on the anchor", made[0].text.replace("number 0", "and anchor")
+        "harbour",
+        "book0.html",
+        "Book 0",
+        "More on the anchor",
+        made[0].text.replace("mark0 anchor breaks", "anchor breaks"),
     )
     pages, pairs = make_pairs([*made, near], negatives=2)
-    first = next(pair for pair in pairs if pair.page.startswith("harbour/book0.html#On the anchor#0"))
+    first = next(pair for pair in pairs if pair.page.startswith("harbour/book0.html#On the mark0 anchor#0"))
     assert len(first.negatives) == 2
     assert first.negatives[0] == "harbour/book0.html#More on the anchor#0"
     assert all(name.startswith("harbour/book0.html") for name in first.negatives)
@@ -219,7 +250,7 @@ def test_sections_of_a_page_of_html() -> None:
     <div class="toc">skip <ul><li>me</ul></div>
     <h1>1.2 Title<a class="headerlink">¶</a></h1><p>Some<br>text <b>he</b>re</p>
     <h2>2014-02-03 notes</h2><script>no()</script><p>More &amp; more</p><div class="footer">gone</div></body></html>"""
-    found = [(s.title, s.heading, s.text) for s in recipe().html_sections("src", "doc", html)]
+    found = [(s.title, s.heading, s.text) for s in recipe("corpus_html").html_sections("src", "doc", html)]
     assert found == [
         ("Site documentation", "Site documentation", ""),
         ("Title", "Title", "Some text here"),
@@ -235,9 +266,46 @@ def test_sections_of_a_country_profile() -> None:
             "capital": {"name": {"text": "Amaurot"}},
         },
     }
-    found = list(recipe().factbook_sections("factbook", "u.json", json.dumps(profile)))
+    found = list(recipe("corpus_facts").factbook_sections("factbook", "u.json", json.dumps(profile)))
     assert [(s.title, s.heading) for s in found] == [("Utopia", "Utopia Introduction"), ("Utopia", "Utopia Government")]
     assert found[0].text == "Background: Old and small."
     assert [s.template for s in found] == ["factbook Introduction", "factbook Government"]
-    assert found[1].text == "Conventional short form: Utopia. Name: Amaurot."
-    assert list(recipe().factbook_sections("factbook", "x.json", "{}")) == []
+    assert found[1].text == "Country name - conventional short form: Utopia. Capital - name: Amaurot."
+    assert list(recipe("corpus_facts").factbook_sections("factbook", "x.json", "{}")) == []
+
+
+def test_pages_of_a_dictionary(tmp_path: Path) -> None:
+    lines = [
+        "  1 licence",
+        "00000001 06 n 01 fastener 0 000 | holds things together  ",
+        '00000002 06 n 02 nail 0 brad 0 001 @ 00000001 n 0000 | a thin metal spike; "he hammered a nail into it"  ',
+        "00000003 06 n 01 screw 0 001 @ 00000001 n 0000 | a threaded spike  ",
+        "00000004 06 n 01 rivet 0 001 @ 00000001 n 0000 | a soft metal pin  ",
+        "00000005 06 n 02 paper_clip 0 Gem_clip 0 001 @ 00000001 n 0000 | a bent wire for sheets  ",
+        "00000006 05 n 01 barnacle 0 001 @ 00000001 n 0000 | a beast that clings  ",
+    ]
+    (tmp_path / "data.noun").write_text("\n".join(lines) + "\n")
+    (page,) = recipe("corpus_facts").wordnet_sections("wordnet", tmp_path)
+    assert page.heading == "Kinds of fastener"
+    assert page.text.startswith("fastener: holds things together. nail: a thin metal spike. screw: a threaded spike.")
+    assert "barnacle" not in page.text
+    assert [asked.query for asked in page.asked] == [
+        "What is meant by brad?",
+        "he hammered a nail into it",
+        "What is meant by Gem clip?",
+    ]
+    assert all(asked.anchor in page.text for asked in page.asked)
+
+
+def test_made_up_pages_answer_their_questions_and_differ() -> None:
+    made = list(recipe("corpus_made_up").made_up_sections(20, np.random.default_rng(0)))
+    forms = {section.template for section in made}
+    assert len(made) == 20 * len(forms) == len({section.title for section in made})
+    for section in made:
+        assert len(section.asked) == 2
+        for asked in section.asked:
+            assert asked.anchor in section.text
+            assert "{" not in asked.query + asked.anchor
+    _, pairs = make_pairs(made, corrupted=0.0)
+    assert len(pairs) > 1.5 * len(made)
+    assert all(pair.negatives for pair in pairs)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,17 +64,25 @@ def tiny_task(count: int = 20, seed: int = 0) -> TrainingSet:
     return TrainingSet(pairs, pages.__getitem__)
 
 
-def main(folder: str, kill_at: str, chunk: str, lora: str) -> None:
+def run_of(what: str, folder: Path, on_step: Callable[[int, Mapping[str, float]], object] | None = None) -> None:
+    """A run of all weights, or of adapters with dropout."""
     model = tiny_reader()
-    if lora == "lora":
+    if what == "lora":
         add_lora(model, Lora(("query", "value"), rank=2, dropout=0.5))
+    train(model, tiny_task(), OBJECTIVE, SETTINGS, folder, on_step=on_step)
 
-    def on_step(step: int, metrics: Mapping[str, float]) -> None:
-        if step == int(kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    settings = replace(SETTINGS, chunk=int(chunk) or None)
-    train(model, tiny_task(), OBJECTIVE, settings, Path(folder), on_step=on_step)
+def kill_at_five(step: int, metrics: Mapping[str, float]) -> None:
+    if step == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(kind: str, folder: str, what: str = "full") -> None:
+    if kind == "killed":
+        run_of(what, Path(folder), kill_at_five)
+    else:
+        train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, Path(folder) / "plain")
+        train(tiny_reader(), tiny_task(), OBJECTIVE, replace(SETTINGS, chunk=2), Path(folder) / "cached")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """(query, page) pairs from plain documents, without a model.
 
-A document's sections are cut into pages. Its headings, sentences taken out of a page (inverse cloze), questions that
-definitions answer, and the rare words of a sentence become queries. The hard negatives of a page are those that share
-most of its rare words, of its document and of its template: the same chapter of another report.
+A document's sections are cut into pages. Queries are a document's headings, sentences taken out of a page (inverse
+cloze), questions that its sentences answer, the rare words of a sentence, and questions that the source itself has. A
+query that other pages answer as well gets its document's title added, and is dropped where that does not help. The
+hard negatives of a page are those that share most of its rare words, of its document and of its template: the same
+chapter of another report.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,17 +20,23 @@ import numpy as np
 from numpy.random import Generator
 
 from budgetvdr.training.corruption import corrupt
+from budgetvdr.training.page_words import WORD, PageWords
+from budgetvdr.training.questions import Verbs, from_gerund, learn_verbs, question
 
-_WORD = re.compile(r"[^\W_]{2,}")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
-_DEFINITION = re.compile(
-    r"^(?P<subject>(?:The |An? )?[\w ,'-]{3,50}?) (?P<verb>is|are|was|were|means|returns|has|have|can) "
-)
-_LABEL = re.compile(r"^(?P<label>[A-Z][\w ()/-]{3,40}): \S")
-_POINTERS = {"this", "it", "that", "there", "these", "those", "you", "if", "they", "we", "he", "she", "here", "what"}
-_GERUND = re.compile(r"^[A-Z]?[a-z]+ing\b")
 _FEWEST_WORDS, _MOST_WORDS = 30, 180
 _LONGEST_QUERY = 40
+# Among more pages than these a query does not tell which is meant.
+_MOST_RIVALS = 2
+_QUESTIONS_A_PAGE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question that a source has itself. anchor: words of the section's text that answer it, as they stand there."""
+
+    query: str
+    anchor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class Section:
     heading: str
     text: str
     template: str = ""
+    asked: tuple[Asked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +67,7 @@ class TextPage:
     heading: str
     text: str
     clean: str
+    asked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,13 @@ class TextPair:
     negatives: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Corpus:
+    words: PageWords
+    verbs: Verbs
+    random: Generator
+
+
 def make_pairs(
     sections: Iterable[Section], *, seed: int = 0, corrupted: float = 0.3, negatives: int = 4
 ) -> tuple[list[TextPage], list[TextPair]]:
@@ -79,24 +96,34 @@ def make_pairs(
     document, and from its template.
     """
     random = np.random.default_rng(seed)
-    pages = [page for section in sections for page in _pages(section)]
-    rarity = _rarity(pages)
-    near = _near(pages, rarity, negatives)
+    pages = list(_all_pages(sections))
+    words = PageWords([f"{page.title} {page.heading} {page.text}" for page in pages])
+    corpus = _Corpus(words, learn_verbs(page.text for page in pages), random)
+    near = _near(pages, words, negatives)
     made: dict[str, TextPage] = {}
     pairs: list[TextPair] = []
-    for page in pages:
-        for kind, query, text in _queries(page, rarity, random):
-            seen = corrupt(text, random) if random.random() < corrupted else text
-            # A page with a sentence taken out is another page than the whole one.
-            number = f"{page.id}:{kind}"
-            made[number] = replace(page, id=number, text=seen, clean=text)
-            pairs.append(TextPair(kind, query, number, near[page.id]))
-    for page in pages:
-        made[page.id] = page
+    for place, page in enumerate(pages):
+        for number, (kind, query, text) in enumerate(_queries(page, corpus)):
+            if (clear := _unmistakable(query, place, page, words)) or kind == "cloze":
+                seen = corrupt(text, random) if random.random() < corrupted else text
+                # A page with a sentence taken out is another page than the whole one.
+                name = f"{page.id}:{kind}{number}"
+                made[name] = replace(page, id=name, text=seen, clean=text)
+                pairs.append(TextPair(kind, query if kind == "cloze" else clear, name, near[page.id]))
+    made |= {page.id: page for page in pages}
     return list(made.values()), pairs
 
 
-def _pages(section: Section) -> list[TextPage]:
+def _all_pages(sections: Iterable[Section]) -> Iterator[TextPage]:
+    """The pages of all sections; a heading that a document has again is told apart by its count."""
+    times: Counter[tuple[str, str, str]] = Counter()
+    for section in sections:
+        key = (section.source, section.document, section.heading)
+        times[key] += 1
+        yield from _pages(section, f"~{times[key]}" if times[key] > 1 else "")
+
+
+def _pages(section: Section, again: str) -> list[TextPage]:
     words = section.text.split()
     if len(words) < _FEWEST_WORDS:
         return []
@@ -105,100 +132,83 @@ def _pages(section: Section) -> list[TextPage]:
     pages = []
     for number in range(count):
         text = " ".join(words[number * size : (number + 1) * size])
+        asked = tuple(asked.query for asked in section.asked if " ".join(asked.anchor.split()) in text)
         # Every printed page shows under which heading it stands.
         text = f"{section.heading}. {text}"
-        name = f"{section.source}/{section.document}#{section.heading}#{number}"
-        pages.append(TextPage(name, section.document, section.title, section.template, section.heading, text, text))
+        name = f"{section.source}/{section.document}#{section.heading}{again}#{number}"
+        shown = (section.document, section.title, section.template, section.heading, text, text, asked)
+        pages.append(TextPage(name, *shown))
     return pages
 
 
-def _queries(page: TextPage, rarity: dict[str, float], random: Generator) -> list[tuple[str, str, str]]:
-    """(kind, query, the page's text as it then is), at most one of each kind."""
-    found = []
-    if page.id.endswith("#0") and len(_WORD.findall(page.heading)) >= 1:
-        # One time in three the heading stands on the page only in the query's words.
-        shown = page.text if random.random() < 2 / 3 else page.text.removeprefix(f"{page.heading}. ")
-        found.append(("heading", _heading_query(page, random), shown))
-    sentences = [sentence for sentence in _SENTENCE.split(page.text) if 6 <= len(sentence.split()) <= _LONGEST_QUERY]
-    if len(sentences) < 3:
-        return found
+def _queries(page: TextPage, corpus: _Corpus) -> Iterator[tuple[str, str, str]]:
+    """(kind, query, the page's text as it then is)."""
+    random = corpus.random
+    if page.id.endswith("#0") and WORD.search(page.heading) and not page.asked:
+        # One time in three the heading stands on the page only in the query's words; that of an answer always.
+        bare = page.heading.endswith("?") or random.random() < 1 / 3
+        shown = page.text.removeprefix(f"{page.heading}. ") if bare else page.text
+        yield "heading", _heading_query(page, corpus), shown
+    for index in random.permutation(len(page.asked))[:_QUESTIONS_A_PAGE]:
+        yield "question", page.asked[index], page.text
+    prose = page.text.removeprefix(f"{page.heading}. ")
+    sentences = [sentence for sentence in _SENTENCE.split(prose) if 6 <= len(sentence.split()) <= _LONGEST_QUERY]
+    if len(sentences) < 3 or page.asked:
+        return
     order = random.permutation(len(sentences))
-    cloze = sentences[order[0]]
-    # A tenth stays in, so that exact matches keep their worth.
-    rest = page.text if random.random() < 0.1 else page.text.replace(cloze, " ", 1)
-    found.append(("cloze", cloze, " ".join(rest.split())))
-    found.append(("words", _rare_words(sentences[order[1]], rarity, random), page.text))
-    question = next((asked for index in order if (asked := _question(sentences[index], page, random))), None)
-    if question is not None:
-        found.append(("question", question, page.text))
-    return found
+    # One of the two a page: people ask rather than quote.
+    if random.random() < 0.5:
+        cloze = sentences[order[0]]
+        # A tenth stays in, so that exact matches keep their worth.
+        rest = page.text if random.random() < 0.1 else page.text.replace(cloze, " ", 1)
+        yield "cloze", cloze, " ".join(rest.split())
+    else:
+        yield "words", _rare_words(sentences[order[1]], corpus), page.text
+    found = (asked for index in order if (asked := question(sentences[index], corpus.verbs, random)))
+    for asked, _ in zip(found, range(_QUESTIONS_A_PAGE), strict=False):
+        yield "question", asked, page.text
 
 
-def _heading_query(page: TextPage, random: Generator) -> str:
-    heading = re.sub(r"^[\d.]+\s+", "", page.heading)
-    about = heading if len(heading.split()) > 3 or page.title in heading else f"{page.title} {heading}"
-    if _GERUND.match(heading) and random.random() < 0.5:
-        return f"How does {page.title} handle {heading[0].lower() + heading[1:]}?"
-    forms = ("{}", "{}", "What does it say about {}?", "where is {} described", "What is {}?", "Explain {}")
-    return forms[int(random.integers(len(forms)))].format(about)
+def _heading_query(page: TextPage, corpus: _Corpus) -> str:
+    heading, random = page.heading, corpus.random
+    if heading.endswith("?"):
+        return heading
+    if random.random() < 0.6 and (asked := from_gerund(heading, corpus.verbs)):
+        return asked
+    forms = ("{}", "{}", "What does it say about {}?", "where is {} described", "Tell me about {}", "Explain {}")
+    return forms[int(random.integers(len(forms)))].format(heading)
 
 
-def _question(sentence: str, page: TextPage, random: Generator) -> str:
-    """What the sentence answers, if it has the form of a definition or of "Label: value"; else an empty string."""
-    if labelled := _LABEL.match(sentence):
-        return f"What is the {labelled['label'].lower()} of {page.title}?"
-    found = _DEFINITION.match(sentence)
-    if found is None or found["subject"].split()[0].lower() in _POINTERS:
-        return ""
-    subject, verb = found["subject"], found["verb"]
-    article, _, rest = subject.partition(" ")
-    if article in {"The", "A", "An"}:
-        subject = f"{article.lower()} {rest}"
-    # A short subject alone says little about where to look.
-    context = f" in {page.title}" if random.random() < (0.8 if len(subject.split()) < 4 else 0.3) else ""
-    if verb in {"is", "are", "was", "were"}:
-        return f"What {verb} {subject}{context}?"
-    forms = {"means": ("does", "mean"), "returns": ("does", "return"), "can": ("can", "do"), "have": ("do", "have")}
-    auxiliary, infinitive = forms.get(verb, ("does", "have"))
-    return f"What {auxiliary} {subject} {infinitive}{context}?"
+def _unmistakable(query: str, place: int, page: TextPage, words: PageWords) -> str:
+    """The query, with the document's title where it is needed; an empty string where that is not enough."""
+    if words.rivals(place, query) <= _MOST_RIVALS:
+        return query
+    longer = f"{query.removesuffix('?')} in {page.title}?" if query.endswith("?") else f"{query}, {page.title}"
+    return longer if words.rivals(place, longer) <= _MOST_RIVALS else ""
 
 
-def _rare_words(sentence: str, rarity: dict[str, float], random: Generator) -> str:
-    words = list(dict.fromkeys(_WORD.findall(sentence)))
-    count = min(len(words), int(random.integers(3, 8)))
+def _rare_words(sentence: str, corpus: _Corpus) -> str:
+    words = list(dict.fromkeys(WORD.findall(sentence)))
+    count = min(len(words), int(corpus.random.integers(3, 8)))
+    rarity = corpus.words.rarity
     chosen = sorted(range(len(words)), key=lambda at: -rarity.get(words[at].lower(), 0.0))[:count]
     return " ".join(words[at] for at in sorted(chosen))
 
 
-def _rarity(pages: Sequence[TextPage]) -> dict[str, float]:
-    """word -> log of pages / pages with it."""
-    counts: Counter[str] = Counter()
-    for page in pages:
-        counts.update(_words(page))
-    return {word: math.log(len(pages) / count) for word, count in counts.items()}
-
-
-def _near(pages: Sequence[TextPage], rarity: dict[str, float], count: int) -> dict[str, tuple[str, ...]]:
+def _near(pages: Sequence[TextPage], words: PageWords, count: int) -> dict[str, tuple[str, ...]]:
     """page id -> ids of the nearest pages of its document and, as many, of its template."""
-    words = {page.id: _words(page) for page in pages}
     near: dict[str, tuple[str, ...]] = {page.id: () for page in pages}
-    for group in (_groups(pages, "document"), _groups(pages, "template")):
-        for members in group:
-            for page in members:
-                others = [other for other in members if other.id != page.id and other.id not in near[page.id]]
-                shared = [(sum(rarity[w] for w in words[page.id] & words[o.id]), o.id) for o in others]
-                near[page.id] += tuple(name for _, name in sorted(shared, reverse=True)[:count])
+    for group in (*_groups(pages, "document"), *_groups(pages, "template")):
+        for place, others in words.nearest(group, count).items():
+            fresh = [name for other in others if (name := pages[other].id) not in near[pages[place].id]]
+            near[pages[place].id] += tuple(fresh)
     return near
 
 
-def _groups(pages: Sequence[TextPage], by: Literal["document", "template"]) -> list[list[TextPage]]:
-    groups: dict[str, list[TextPage]] = {}
-    for page in pages:
+def _groups(pages: Sequence[TextPage], by: Literal["document", "template"]) -> list[list[int]]:
+    groups: dict[str, list[int]] = {}
+    for place, page in enumerate(pages):
         key = page.document if by == "document" else page.template
         if key:
-            groups.setdefault(key, []).append(page)
-    return list(groups.values())
-
-
-def _words(page: TextPage) -> set[str]:
-    return {word.lower() for word in _WORD.findall(page.text)}
+            groups.setdefault(key, []).append(place)
+    return [group for group in groups.values() if len(group) > 1]
