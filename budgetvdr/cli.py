@@ -197,7 +197,22 @@ def _eval_parser(parsers: _Parsers) -> None:
     )
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.add_argument("--grid", action="store_true", help="every depth and width, not the full budget alone")
-    parser.add_argument("--index", type=Path, help="keep the index here and reuse it; a temporary one by default")
+    parser.add_argument(
+        "--compression-grid",
+        action="store_true",
+        help="every compression method at every gamma instead, from one encoding of the pages; takes minutes",
+    )
+    parser.add_argument(
+        "--gammas", type=_shares, metavar="LIST", help="shares of vectors for that (default 0.5,0.2,0.1,0.05)"
+    )
+    parser.add_argument("--depths", type=_numbers, metavar="LIST", help="depths for that (default: the deepest)")
+    parser.add_argument("--dims", type=_numbers, metavar="LIST", help="widths for that (default: the full one)")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw bytes a page against nDCG@5 of that")
+    parser.add_argument(
+        "--index",
+        type=Path,
+        help="keep the index here (of a compression grid: folder) and reuse it; a temporary one by default",
+    )
     parser.add_argument("--read", choices=get_args(ReadMode), default="auto", help="how pages are read")
     parser.add_argument("--only", nargs="+", metavar="DOC_ID", help="score only questions answered by these documents")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -272,6 +287,16 @@ def _numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected whole numbers separated by commas, found {text!r}") from None
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        shares = ()
+    if not shares or not all(0 < share < 1 for share in shares):
+        raise argparse.ArgumentTypeError(f"expected shares between 0 and 1, separated by commas, found {text!r}")
+    return shares
 
 
 def _point(text: str) -> tuple[int, ...]:

@@ -15,14 +15,19 @@ from pathlib import Path
 from PIL import Image
 from tqdm import tqdm
 
-from budgetvdr.budget import Budget
+from budgetvdr.budget import Budget, Plan
 from budgetvdr.calibration import calibrate_bundle
 from budgetvdr.calibration_pairs import draw, load_pairs
+from budgetvdr.compression_grid import GridOptions, run_compression_grid
 from budgetvdr.demo import hit_lines, run_demo
+from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import BudgetVDRError
-from budgetvdr.evaluate.benchmark import load_benchmark
+from budgetvdr.evaluate.benchmark import Benchmark, load_benchmark
+from budgetvdr.evaluate.compression import GAMMAS
 from budgetvdr.evaluate.metrics import require_metrics_library
+from budgetvdr.evaluate.plot import pareto_svg
 from budgetvdr.evaluate.run import grid_points, run_benchmark
+from budgetvdr.folding import described
 from budgetvdr.index import Index
 from budgetvdr.info import IndexInfo
 from budgetvdr.pages import MetadataValue
@@ -128,6 +133,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     benchmark = load_benchmark(arguments.folder)
     if arguments.only:
         benchmark = benchmark.only(arguments.only)
+    if arguments.compression_grid:
+        return _compression_grid(arguments, benchmark)
     with (
         tempfile.TemporaryDirectory(prefix="budgetvdr-eval-") as scratch,
         Index.open(arguments.index or Path(scratch) / "index.bvdr") as index,
@@ -141,6 +148,24 @@ def evaluate(arguments: argparse.Namespace) -> int:
         return 0
     for line in report.lines():
         print(line)
+    return 0
+
+
+def _compression_grid(arguments: argparse.Namespace, benchmark: Benchmark) -> int:
+    """Compares compression methods; tables for people go to standard error where JSON is asked for."""
+    if arguments.plot is not None:
+        _check_folder(arguments.plot, "--plot")
+    encoder = open_encoder()
+    depths, dims = arguments.depths or encoder.manifest.depths[-1:], arguments.dims or encoder.manifest.dims[-1:]
+    points = [Plan(depth, dim) for depth in sorted(depths, reverse=True) for dim in sorted(dims, reverse=True)]
+    options = GridOptions(tuple(points), arguments.gammas or GAMMAS, arguments.read, arguments.index)
+    report = run_compression_grid(benchmark, encoder, options)
+    if arguments.plot is not None:
+        arguments.plot.write_text(pareto_svg(report), encoding="utf-8")
+    for line in report.lines():
+        print(line, file=sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        print(json.dumps(report.as_dict()))
     return 0
 
 
@@ -195,7 +220,9 @@ def _info_rows(found: IndexInfo) -> dict[str, str]:
         "read by": _pairs(found.readers),
         "notes": _pairs(found.notes),
         "metadata": _pairs(found.metadata),
-        "vectors": f"{found.vectors} at each depth",
+        "vectors": _vectors_text(found),
+        "compression": "" if found.compression is None else described(found.compression),
+        "signals": "kept, for recompressing" if found.signals else "",
         "depths": ", ".join(map(str, found.depths)),
         "dims": ", ".join(map(str, found.dims)),
         "budgets": ", ".join(f"{name} {point.depth},{point.dim}" for name, point in found.presets.items()),
@@ -205,6 +232,12 @@ def _info_rows(found: IndexInfo) -> dict[str, str]:
         "recall": "" if found.recall is None else f"{_recall_text(found.recall)}, at version {found.recall.version}",
     }
     return {name: text for name, text in rows.items() if text}
+
+
+def _vectors_text(found: IndexInfo) -> str:
+    if found.compression is None:
+        return f"{found.vectors} at each depth"
+    return f"{found.vectors} at depth {found.depths[-1]}, of {found.tokens} tokens"
 
 
 def _recall_text(report: RecallReport) -> str:
@@ -231,8 +264,12 @@ def _check_picture(path: Path) -> None:
     """Refuses before the search what could not be written after it."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise BudgetVDRError(f"--picture {path}: expected a picture's file name such as top.png, found {path.suffix!r}")
+    _check_folder(path, "--picture")
+
+
+def _check_folder(path: Path, option: str) -> None:
     if not path.absolute().parent.is_dir():
-        raise BudgetVDRError(f"--picture {path}: the folder {path.absolute().parent} does not exist")
+        raise BudgetVDRError(f"{option} {path}: the folder {path.absolute().parent} does not exist")
 
 
 def _pair(text: str) -> tuple[str, MetadataValue]:

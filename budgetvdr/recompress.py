@@ -25,14 +25,15 @@ class RecompressReport:
     """What one `Index.recompress` did.
 
     pages: written. unchanged: pages that were there already. vectors_before, vectors_after: of the pages written, all
-    depths together. seconds: "compress" is CPU seconds summed over threads, "write" wall time of the commits, which run
-    beside it, "total" wall time.
+    depths together. page_seconds: page id -> CPU seconds that folding it took. seconds: "compress" is the sum of these,
+    "write" wall time of the commits, which run beside it, "total" wall time.
     """
 
     pages: int
     unchanged: int
     vectors_before: int
     vectors_after: int
+    page_seconds: Mapping[str, float]
     seconds: Mapping[str, float]
 
 
@@ -65,7 +66,8 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
     Raises IndexMismatchError for a target that was made otherwise or holds pages that the full index lacks, what
     folding raises, StorageError.
     """
-    begun, seconds = perf_counter(), {"compress": 0.0, "write": 0.0}
+    begun, write_seconds = perf_counter(), 0.0
+    page_seconds: dict[str, float] = {}
     before = after = 0
     with target.open() as store:
         known = source.revisions()
@@ -80,15 +82,15 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
             for start in range(0, len(missing), _BATCH_PAGES):
                 rows = source.page_rows(missing[start : start + _BATCH_PAGES])
                 folded = list(pool.map(lambda row: _folded(folding, row), rows))
-                seconds["compress"] += sum(taken for _, taken in folded)
-                seconds["write"] += 0.0 if written is None else written.result()
+                page_seconds |= {row.id: taken for row, taken in folded}
+                write_seconds += 0.0 if written is None else written.result()
                 written = writer.submit(_write, store, [row for row, _ in folded])
                 before += _vectors(rows)
                 after += _vectors([row for row, _ in folded])
                 bar.update(len(rows))
-            seconds["write"] += 0.0 if written is None else written.result()
-    seconds["total"] = perf_counter() - begun
-    return RecompressReport(len(missing), len(known) - len(missing), before, after, seconds)
+            write_seconds += 0.0 if written is None else written.result()
+    seconds = {"compress": sum(page_seconds.values()), "write": write_seconds, "total": perf_counter() - begun}
+    return RecompressReport(len(missing), len(known) - len(missing), before, after, page_seconds, seconds)
 
 
 def _missing(known: Mapping[str, tuple[int, str]], store: Store) -> list[int]:

@@ -27,6 +27,7 @@ from budgetvdr.compress import (
 from budgetvdr.compress.record import Method
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import CompressionError, IndexMismatchError, StorageError
+from budgetvdr.pages import MetadataValue
 from budgetvdr.store import PageRow, Store
 
 FROM_VECTORS: tuple[Method, ...] = (
@@ -53,7 +54,7 @@ TEXTS = (
 
 
 def fill(index: Index, handbook: Path, other: Path) -> None:
-    metadata = {
+    metadata: dict[str, MetadataValue] = {
         "year": 2024,
         "share": 0.5,
         "open": True,

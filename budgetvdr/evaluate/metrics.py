@@ -60,6 +60,22 @@ def score_run(qrels: Mapping[str, Mapping[PageKey, int]], run: Mapping[str, Sequ
     return Metrics(*(float(means[measure]) for measure in (ndcg_5, recall_1, recall_5, ap)))
 
 
+def ndcg_by_question(
+    qrels: Mapping[str, Mapping[PageKey, int]], run: Mapping[str, Sequence[PageKey]]
+) -> dict[str, float]:
+    """nDCG@5 of every question of the qrels, in their order; arguments and errors as of `score_run`."""
+    if not qrels:
+        raise ValueError("expected at least one question in the qrels, found none")
+    require_metrics_library()
+    import ir_measures  # noqa: PLC0415
+
+    graded = {query: {_trec_id(page): grade for page, grade in pages.items()} for query, pages in qrels.items()}
+    ranked = {query: _by_rank(run.get(query, ())) for query in qrels}
+    found = ir_measures.pytrec_eval.iter_calc([ir_measures.nDCG @ 5], graded, ranked)
+    scores = {each.query_id: float(each.value) for each in found}
+    return {query: scores.get(query, 0.0) for query in qrels}
+
+
 def _by_rank(pages: Sequence[PageKey]) -> dict[str, float]:
     ranked: dict[str, float] = {}
     for rank, page in enumerate(pages, start=1):
