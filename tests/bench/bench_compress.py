@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn.cluster  # noqa: F401 -- limits reach only what is loaded
 from machine import machine
+from threadpoolctl import threadpool_limits
 
 from budgetvdr.compress import (
     AnchorFold,
@@ -181,7 +183,9 @@ def main() -> None:
     scores = [bench.encode(page, last_layer).signals[bench.depth].from_global for page in pages[:128]]
     pruner = DocPruner.at_ratio(given.gamma, scores)
     tokens = [len(found) for found in scores]
-    times = measure(bench, pages, methods(given.gamma, pruner.threshold), given.passes)
+    # Threads of K-means would go on waiting, at the cost of the method after it.
+    with threadpool_limits(1):
+        times = measure(bench, pages, methods(given.gamma, pruner.threshold), given.passes)
     rows = rows_of(times)
     kept = sum(max(1, int((standardised(found) > pruner.threshold).sum())) for found in scores) / sum(tokens)
     head = {
