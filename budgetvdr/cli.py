@@ -200,7 +200,7 @@ def _eval_parser(parsers: _Parsers) -> None:
     parser.add_argument(
         "--compression-grid",
         action="store_true",
-        help="every compression method at every gamma instead, from one encoding of the pages; takes minutes",
+        help="every compression method at every gamma instead, each from the same vectors; takes minutes",
     )
     parser.add_argument(
         "--gammas", type=_shares, metavar="LIST", help="shares of vectors for that (default 0.5,0.2,0.1,0.05)"

@@ -199,7 +199,7 @@ def ask(benchmark: Benchmark, index: Index, point: Plan) -> Asked:
     return found
 
 
-def score_ratio(benchmark: Benchmark, asked: Asked, full: Asked) -> float | None:
+def mean_score_ratio(benchmark: Benchmark, asked: Asked, full: Asked) -> float | None:
     """Mean SR: compressed over full score of the answer pages that both found (AnchorFold, section 4.6)."""
     ratios = [
         asked[query.id][page] / full[query.id][page]
@@ -232,7 +232,7 @@ def _row(
         vectors=spent.vectors / len(index),
         ndcg=small,
         full_ndcg=float(full.mean()),
-        sr=score_ratio(benchmark, *asked),
+        sr=mean_score_ratio(benchmark, *asked),
         latency=latency,
     )
 

@@ -29,7 +29,7 @@ _READ_MS, _READ_MS_PER_COMPONENT = 5.0, 0.011
 _PROPOSE_MS_PER_ROOT, _MOST_ROOTED = 0.0033, 17_000_000
 _STREAM_BYTES_PER_MS = 756_000
 _TEXT_BYTES, _REGION_BYTES, _OVERHEAD = 4096, 8, 1.012
-_CODE_BYTES = 2
+_CODE_BYTES, _FOLD_BYTES = 2, 2
 # In memory: a page number for each vector, and for each page its address and whether it is there; centroids at 128
 # components and cut to the query. A copy of vectors has room for a sixteenth more.
 _LIST_BYTES, _LISTED_PAGE_BYTES, _CENTROID_WIDTH = 4, 9, 128
@@ -59,6 +59,7 @@ def estimate(
     budget: Budget | str = "full",
     *,
     vectors_per_page: float = VECTORS_PER_PAGE,
+    gamma: float = 1.0,
     encoder: str | Path | None = None,
     depths: Sequence[int] | None = None,
     memory_limit: int | str | None = None,
@@ -66,37 +67,42 @@ def estimate(
 ) -> Estimate:
     """Disk, memory and milliseconds that an index of so many pages would take, before anything is indexed.
 
-    vectors_per_page: mean number; dense text has 420 with the bundled encoder. encoder: a bundle folder, the bundled
-    one by default. depths, memory_limit, threads: as in `Index.open`.
+    vectors_per_page: mean number, before compression; dense text has 420 with the bundled encoder. gamma: the share of
+    them that compression keeps. encoder: a bundle folder, the bundled one by default. depths, memory_limit, threads: as
+    in `Index.open`.
 
     Raises QueryError for a number of pages below 1, BudgetError as `Index.search` does and for depths the bundle lacks,
-    BundleError for an encoder that is no bundle, ValueError as `Index.open` and for vectors_per_page not above 0.
+    BundleError for an encoder that is no bundle, ValueError as `Index.open` and for vectors_per_page or gamma
+    that are none.
     """
     if not is_count(pages):
         raise QueryError(f"pages must be a whole number, at least 1; found {pages!r}")
     number = isinstance(vectors_per_page, int | float) and not isinstance(vectors_per_page, bool)
     if not number or not 0 < vectors_per_page < math.inf:
         raise ValueError(f"vectors_per_page must be a number above 0; found {vectors_per_page!r}")
+    if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 < gamma <= 1:
+        raise ValueError(f"gamma must be a share above 0 and up to 1; found {gamma!r}")
     manifest = load_manifest(bundled_folder() if encoder is None else Path(encoder))
     stored = settings_for(manifest, depths).depths
     presets = served_presets(manifest.presets, depths=stored, dims=manifest.dims)
     point = plan(budget, depths=stored, dims=manifest.dims, presets=presets)
-    vectors = pages * vectors_per_page
+    tokens, vectors = pages * vectors_per_page, pages * vectors_per_page * gamma
     first_stage = vectors >= LEAST_VECTORS
     looked_at = min(pages, point.candidates) if first_stage and point.candidates is not None else pages
     proposed = looked_at < pages
     copy = round((1 + _COPY_SPARE) * vectors * (point.dim + 4) + pages * _COPY_PAGE_BYTES)
     fits = copy <= (quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit))
-    per_vector = 2 * manifest.dims[-1] * len(stored) * _OVERHEAD + _REGION_BYTES
+    per_vector = 2 * manifest.dims[-1] * len(stored) * _OVERHEAD
+    per_token = _REGION_BYTES + (_FOLD_BYTES * len(stored) if gamma < 1 else 0)
     per_vector += _CODE_BYTES * len(stored) if first_stage else 0
     return Estimate(
-        disk_bytes=round(vectors * per_vector + pages * _TEXT_BYTES),
+        disk_bytes=round(vectors * per_vector + tokens * per_token + pages * _TEXT_BYTES),
         memory_bytes=(copy if fits else 0) + (_lists_bytes(pages, vectors, point.dim) if proposed else 0),
         path="scan" if fits else "proposed" if proposed else "stream",
         pages_scored=looked_at,
         query_ms=round(
             _before_scoring_ms(point, vectors, proposed=proposed)
-            + _scoring_ms(looked_at * vectors_per_page, point.dim, threads_or_cores(threads) if fits else None),
+            + _scoring_ms(looked_at * vectors_per_page * gamma, point.dim, threads_or_cores(threads) if fits else None),
             1,
         ),
         first_stage=first_stage,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from budgetvdr import Budget, Index, estimate
+from budgetvdr.compress import Pooling
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BudgetError, BundleError, QueryError
 from budgetvdr.estimate import _lists_bytes
@@ -76,6 +77,19 @@ def test_memory_is_near_that_of_a_real_index(tmp_path: Path, encoder: Encoder, b
         assert lists == pytest.approx(_lists_bytes(400, 40_000, dim), rel=0.15)
 
 
+def test_compression_saves_vectors_and_keeps_regions(tmp_path: Path, encoder: Encoder) -> None:
+    full, small = (estimate(100_000, gamma=gamma, memory_limit="1TB") for gamma in (1.0, 0.2))
+    assert full == estimate(100_000, memory_limit="1TB")
+    assert small.memory_bytes == pytest.approx(full.memory_bytes / 5, rel=0.05)
+    assert small.query_ms < full.query_ms / 3
+    with Index.open(tmp_path / "full", encoder=encoder, depths=[2]) as index:
+        fill(index, pages=32, vectors=300)
+        index.recompress(tmp_path / "small", Pooling(gamma=0.2))
+    with Index.open(tmp_path / "small", encoder=encoder) as index:
+        expected = estimate(32, vectors_per_page=300, gamma=0.2, depths=[2])
+        assert index.info().current_bytes == pytest.approx(expected.disk_bytes, rel=0.1)
+
+
 def test_only_some_depths_can_be_stored() -> None:
     all_depths, one = estimate(1_000), estimate(1_000, depths=[6])
     assert one.disk_bytes < all_depths.disk_bytes / 2.8
@@ -98,7 +112,7 @@ def test_refuses_what_it_cannot_estimate() -> None:
         estimate(0)
     with pytest.raises(BudgetError, match="dim 5"):
         estimate(10, Budget(dim=5))
-    with pytest.raises(BudgetError, match=r"depths must be some of \[2, 4, 6\].*found \[3\]"):
+    with pytest.raises(BudgetError, match=r"depths must be a list of some of \[2, 4, 6\].*found \[3\]"):
         estimate(10, depths=[3])
     with pytest.raises(BudgetError, match="depth 6 is not"):
         estimate(10, Budget(depth=6), depths=[2])
@@ -107,6 +121,9 @@ def test_refuses_what_it_cannot_estimate() -> None:
     for wrong in (0, -1.0, float("nan"), float("inf"), True, "420"):
         with pytest.raises(ValueError, match="vectors_per_page must be a number above 0"):
             estimate(10, vectors_per_page=wrong)  # type: ignore[arg-type]
+    for share in (0, 1.5, float("nan"), True, "half"):
+        with pytest.raises(ValueError, match="gamma must be a share above 0"):
+            estimate(10, gamma=share)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected bytes"):
         estimate(10, memory_limit="lots")
     with pytest.raises(ValueError, match="threads must be"):

@@ -17,7 +17,7 @@ from budgetvdr import Page
 from budgetvdr.budget import Plan
 from budgetvdr.bundle import Manifest, Window
 from budgetvdr.cli import main
-from budgetvdr.compression_grid import GridOptions, run_compression_grid, score_ratio
+from budgetvdr.compression_grid import GridOptions, mean_score_ratio, run_compression_grid
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BudgetError, BudgetVDRError, MissingExtraError
 from budgetvdr.evaluate import Benchmark, BenchmarkQuery, load_benchmark, score_run
@@ -143,8 +143,8 @@ def test_score_ratio_looks_at_answer_pages_that_both_found() -> None:
     benchmark = Benchmark("set", Path("pdfs"), ("d",), queries)
     small = {"q": {("d", 1): 0.4, ("d", 2): 0.1, ("d", 4): 0.5}, "r": {("d", 1): 0.3}}
     full = {"q": {("d", 1): 0.5, ("d", 2): 0.5, ("d", 3): 0.5, ("d", 4): 0.5}, "r": {("d", 1): -0.1}}
-    assert score_ratio(benchmark, small, full) == pytest.approx((0.8 + 1.0) / 2)
-    assert score_ratio(benchmark, {"q": {}, "r": {}}, full) is None
+    assert mean_score_ratio(benchmark, small, full) == pytest.approx((0.8 + 1.0) / 2)
+    assert mean_score_ratio(benchmark, {"q": {}, "r": {}}, full) is None
 
 
 class Clock:

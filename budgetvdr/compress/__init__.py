@@ -7,6 +7,7 @@ from budgetvdr.compress.clustering import Clustering
 from budgetvdr.compress.docpruner import DocPruner
 from budgetvdr.compress.pooling import Pooling
 from budgetvdr.compress.sap import StructuralPruning
+from budgetvdr.compress.score_ratio import score_ratio
 from budgetvdr.compress.signals import Attention, Compressed, Compression, Signals, attention_for, joined, token_signals
 from budgetvdr.compress.ward import WardPooling
 from budgetvdr.compress.wardfold import WardFold
@@ -27,5 +28,6 @@ __all__ = [
     "Window",
     "attention_for",
     "joined",
+    "score_ratio",
     "token_signals",
 ]

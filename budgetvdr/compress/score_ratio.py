@@ -1,0 +1,24 @@
+"""What compression does to one score: SR (AnchorFold, section 4.6)."""
+
+from __future__ import annotations
+
+from budgetvdr.compress.calibrate import maxsim
+from budgetvdr.compress.grouping import unit
+from budgetvdr.compress.signals import Compression, Signals
+from budgetvdr.errors import CompressionError
+from budgetvdr.pages import Vectors
+
+
+def score_ratio(query: Vectors, page: Signals, method: Compression) -> float:
+    """MaxSim of a query (n, D) with a page compressed, over that with all vectors of the page.
+
+    Near 1 where what answers the query is kept; 1 for a method that keeps everything.
+
+    Raises CompressionError where the page lacks what the method needs or scores nothing to compare with.
+    """
+    full = maxsim(query, unit(page.vectors)) if len(page.vectors) else 0.0
+    if not full > 0:
+        raise CompressionError(
+            f"a page that scores {full} with all its vectors has no ratio; take a page that answers the query"
+        )
+    return maxsim(query, unit(method.compress(page).vectors)) / full
