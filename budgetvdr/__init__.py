@@ -9,6 +9,7 @@ from budgetvdr.index import Index
 from budgetvdr.info import IndexInfo
 from budgetvdr.pages import AddReport, FileReport, Page, PageProblem, Spent, Words
 from budgetvdr.recall import RecallReport
+from budgetvdr.recompress import RecompressReport
 from budgetvdr.store import OptimizeReport, VersionInfo
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Page",
     "PageProblem",
     "RecallReport",
+    "RecompressReport",
     "Spent",
     "TokenMatch",
     "VersionInfo",

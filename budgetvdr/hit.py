@@ -72,7 +72,10 @@ class Hit:
         return self.view.picture(self, longest_side, password)
 
     def explain(self) -> Explanation:
-        """Which region of the page answered which query token, at the depth and width this search ran at."""
+        """Which region of the page answered which query token, at the depth and width this search ran at.
+
+        In a compressed index it tells too what became of each region: see `Explanation.kept`.
+        """
         return self.view.explanation(self)
 
 

@@ -1,6 +1,7 @@
 """Retrieval quality of an index on a set of questions with known answer pages, at every budget."""
 
 from budgetvdr.evaluate.benchmark import Benchmark, BenchmarkQuery, load_benchmark
+from budgetvdr.evaluate.compression import CompressionReport, CompressionRow
 from budgetvdr.evaluate.metrics import Metrics, score_run
 from budgetvdr.evaluate.report import Report, Row
 from budgetvdr.evaluate.run import SearchIndex, grid_points, run_benchmark
@@ -8,6 +9,8 @@ from budgetvdr.evaluate.run import SearchIndex, grid_points, run_benchmark
 __all__ = [
     "Benchmark",
     "BenchmarkQuery",
+    "CompressionReport",
+    "CompressionRow",
     "Metrics",
     "Report",
     "Row",
