@@ -15,6 +15,9 @@ from budgetvdr.errors import BudgetError
 
 CANDIDATES: Final = 2048
 """Pages that a first stage proposes under a named budget other than "full"; see `Budget`."""
+QUICK_SCAN: Final = 512_000_000
+"""Components in memory, over all vectors at one width, up to which a named budget looks at every page: scanning them
+takes no longer than a first stage does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +53,16 @@ def is_count(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The exact point one search runs at, and how many pages a first stage proposes (None: every page)."""
+    """The exact point one search runs at.
+
+    candidates: how many pages a first stage proposes; None for every page. quick_scan: where the vectors are in memory
+    and have no more components than this, every page is looked at all the same.
+    """
 
     depth: int
     dim: int
     candidates: int | None = None
+    quick_scan: int = 0
 
 
 def served_presets(
@@ -81,6 +89,7 @@ def plan(
 
     Raises BudgetError for an unknown preset, and for a depth or width that is not available, naming those that are.
     """
+    quick_scan = 0
     if isinstance(budget, str):
         if budget not in presets:
             raise BudgetError(
@@ -88,7 +97,7 @@ def plan(
                 "or Budget(depth=..., dim=..., candidates=...)"
             )
         # What is called full leaves nothing out.
-        candidates = None if budget == "full" else CANDIDATES
+        candidates, quick_scan = (None, 0) if budget == "full" else (CANDIDATES, QUICK_SCAN)
         wanted = Budget(depth=presets[budget].depth, dim=presets[budget].dim, candidates=candidates)
     elif isinstance(budget, Budget):
         wanted = budget
@@ -100,4 +109,4 @@ def plan(
         raise BudgetError(f"depth {depth} is not in this index: expected one of {list(depths)}")
     if dim not in dims:
         raise BudgetError(f"dim {dim} is not a width of this bundle: expected one of {list(dims)}")
-    return Plan(depth, dim, None if wanted.candidates is None else index(wanted.candidates))
+    return Plan(depth, dim, None if wanted.candidates is None else index(wanted.candidates), quick_scan)

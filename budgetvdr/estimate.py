@@ -33,7 +33,7 @@ _CODE_BYTES, _FOLD_BYTES = 2, 2
 # In memory: a page number for each vector, and for each page its address and whether it is there; centroids at 128
 # components and cut to the query. A copy of vectors has room for a sixteenth more.
 _LIST_BYTES, _LISTED_PAGE_BYTES, _CENTROID_WIDTH = 4, 9, 128
-_COPY_SPARE, _COPY_PAGE_BYTES = 1 / 16, 17
+_COPY_SPARE, _COPY_PAGE_BYTES = 1 / 16, 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,11 @@ def estimate(
     point = plan(budget, depths=stored, dims=manifest.dims, presets=presets)
     tokens, vectors = pages * vectors_per_page, pages * vectors_per_page * gamma
     first_stage = vectors >= LEAST_VECTORS
-    looked_at = min(pages, point.candidates) if first_stage and point.candidates is not None else pages
-    proposed = looked_at < pages
     copy = round((1 + _COPY_SPARE) * vectors * (point.dim + 4) + pages * _COPY_PAGE_BYTES)
     fits = copy <= (quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit))
+    asked = first_stage and not (fits and vectors * point.dim <= point.quick_scan)
+    looked_at = min(pages, point.candidates) if asked and point.candidates is not None else pages
+    proposed = looked_at < pages
     per_vector = 2 * manifest.dims[-1] * len(stored) * _OVERHEAD
     per_token = _REGION_BYTES + (_FOLD_BYTES * len(stored) if gamma < 1 else 0)
     per_vector += _CODE_BYTES * len(stored) if first_stage else 0

@@ -113,7 +113,7 @@ class Searcher:
                 self._first_stage.load(snapshot, plan.depth)
             load_ms, start = (perf_counter() - start) * 1e3, perf_counter()
             allowed = None if where is None else snapshot.matching(where)
-            proposed = self._propose(request, allowed)
+            proposed = self._propose(request, allowed, in_memory=copy is not None)
             if copy is not None:
                 return self._scan(request, copy, allowed if proposed is None else proposed, load_ms, start)
             if proposed is not None and len(proposed) <= _READ_SHARE * snapshot.page_count():
@@ -156,10 +156,11 @@ class Searcher:
                 raise closed from error
             raise
 
-    def _propose(self, request: _Request, allowed: RowAddresses | None) -> RowAddresses | None:
+    def _propose(self, request: _Request, allowed: RowAddresses | None, *, in_memory: bool) -> RowAddresses | None:
         """Pages to look at, from the first stage; None for all allowed ones, where it is missing or finds too few."""
         snapshot, plan = request.snapshot, request.plan
-        if plan.candidates is None:
+        quick = in_memory and snapshot.vector_count(plan.depth) * plan.dim <= plan.quick_scan
+        if plan.candidates is None or quick:
             return None
         candidates = max(plan.candidates, request.k)
         if (snapshot.page_count() if allowed is None else len(allowed)) <= candidates:

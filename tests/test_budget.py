@@ -3,7 +3,7 @@
 import pytest
 
 from budgetvdr import Budget
-from budgetvdr.budget import CANDIDATES, Plan, plan, served_presets
+from budgetvdr.budget import CANDIDATES, QUICK_SCAN, Plan, plan, served_presets
 from budgetvdr.bundle import Preset
 from budgetvdr.errors import BudgetError
 
@@ -19,7 +19,7 @@ def resolve(budget: Budget | str) -> Plan:
     ("budget", "expected"),
     [
         ("full", Plan(6, 384)),
-        ("fast", Plan(2, 32, CANDIDATES)),
+        ("fast", Plan(2, 32, CANDIDATES, QUICK_SCAN)),
         (Budget(), Plan(6, 384)),
         (Budget(depth=4), Plan(4, 384)),
         (Budget(dim=32), Plan(6, 32)),

@@ -99,6 +99,20 @@ def test_without_a_first_stage_every_page_is_scored(store: Store) -> None:
     searcher.close()
 
 
+def test_named_budgets_scan_what_is_quickly_scanned(store: Store) -> None:
+    refresh(store, 2, POOL, make=True)
+    components = store.snapshot().vector_count(2) * 64
+    for memory_limit, quick_scan, pages in (
+        (1 << 30, components, 2000),
+        (1 << 30, components - 1, 100),
+        (0, components, 100),
+    ):
+        searcher = Searcher(memory_limit=memory_limit, threads=2)
+        ranking = searcher.rank(store.snapshot(), query(64), Plan(2, 64, 100, quick_scan), k=10, where=None)
+        assert ranking.pages == pages
+        searcher.close()
+
+
 def test_filters_come_first(store: Store) -> None:
     refresh(store, 2, POOL, make=True)
     assert recall(store, 100, where="page_num % 2 = 0") > 0.7
