@@ -14,7 +14,7 @@ from budgetvdr.bundle import Preset
 from budgetvdr.errors import BudgetError
 
 CANDIDATES: Final = 2048
-"""Pages that a first stage proposes under a named budget other than "full"; see `Budget`."""
+"""Pages that a first stage proposes under a named budget other than "full", from 64 components on; see `Budget`."""
 QUICK_SCAN: Final = 512_000_000
 """Components in memory, over all vectors at one width, up to which a named budget looks at every page: scanning them
 takes no longer than a first stage does."""
@@ -97,7 +97,9 @@ def plan(
                 "or Budget(depth=..., dim=..., candidates=...)"
             )
         # What is called full leaves nothing out.
-        candidates, quick_scan = (None, 0) if budget == "full" else (CANDIDATES, QUICK_SCAN)
+        # Narrower vectors tell pages apart so much less that it takes more for the same recall (docs/results.md).
+        proposed = CANDIDATES * max(1, 64 // presets[budget].dim) ** 2
+        candidates, quick_scan = (None, 0) if budget == "full" else (proposed, QUICK_SCAN)
         wanted = Budget(depth=presets[budget].depth, dim=presets[budget].dim, candidates=candidates)
     elif isinstance(budget, Budget):
         wanted = budget

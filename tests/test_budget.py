@@ -19,7 +19,7 @@ def resolve(budget: Budget | str) -> Plan:
     ("budget", "expected"),
     [
         ("full", Plan(6, 384)),
-        ("fast", Plan(2, 32, CANDIDATES, QUICK_SCAN)),
+        ("fast", Plan(2, 32, 4 * CANDIDATES, QUICK_SCAN)),
         (Budget(), Plan(6, 384)),
         (Budget(depth=4), Plan(4, 384)),
         (Budget(dim=32), Plan(6, 32)),
