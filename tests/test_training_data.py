@@ -119,7 +119,8 @@ def test_text_pairs_are_written_and_read(tmp_path: Path) -> None:
     found = text_set(tmp_path)
     assert [pair.query for pair in found.pairs] == [pair.query for pair in pairs]
     assert {page.id: page.text for page in pages} == {page.id: found.load(page.id) for page in pages}
-    BatchPlan(found.pairs, size=8, negatives=2).batch(0)
+    BatchPlan(found.pairs, size=6, negatives=2).batch(0)
+    assert [(pair.original, pair.group) for pair in found.pairs] == [(pair.original, pair.group) for pair in pairs]
     (tmp_path / "pages.jsonl").write_text('{"id": "one", "text": "page"}\n')
     with pytest.raises(TrainingDataError, match=r"which pages.jsonl lacks"):
         text_set(tmp_path)
@@ -211,7 +212,7 @@ def test_negatives_are_of_the_same_template_too() -> None:
 
 def test_long_sections_become_several_pages() -> None:
     section = Section("s", "d", "Title", "Heading", " ".join(f"word{n}" for n in range(400)))
-    pages, _ = make_pairs([section, Section("s", "d", "Title", "Short", "too little text")])
+    pages, _ = make_pairs([section, Section("s", "d", "Title", "Short", "too little text")], most_words=180)
     texts = [page.text.split() for page in pages if ":" not in page.id]
     assert [len(text) for text in texts] == [135, 135, 133]
     assert [text[0] for text in texts] == ["Heading."] * 3

@@ -56,6 +56,31 @@ def test_too_few_pages_for_a_batch() -> None:
         BatchPlan(pairs(12, every=3), size=8)
 
 
+def test_versions_of_a_page_are_never_in_one_batch() -> None:
+    versions = [Pair(f"q{n}", f"p{n // 3}:{n % 3}", (f"p{n // 3 + 1}",), original=f"p{n // 3}") for n in range(60)]
+    plan = BatchPlan(versions, size=8, negatives=1)
+    for step in range(20):
+        batch = plan.batch(step)
+        originals = [page.partition(":")[0] for page in batch.pages]
+        assert len(set(originals)) == len(originals)
+    with pytest.raises(TrainingDataError, match="found 20"):
+        BatchPlan(versions, size=21)
+
+
+def test_pairs_of_a_group_come_together() -> None:
+    grouped = [Pair(f"q{n}", f"p{n}", group=f"g{n % 10}" if n < 80 else "") for n in range(120)]
+    group_of = {pair.query: pair.group for pair in grouped}
+    plan = BatchPlan(grouped, size=12, together=4, seed=1)
+    batches = [[group_of[query] for query in plan.batch(step).queries] for step in range(10)]
+    assert sorted(group for batch in batches for group in batch) == sorted(group_of.values())
+    mates = sum(batch.count(group) > 1 for batch in batches for group in set(batch) - {""})
+    apart = BatchPlan(grouped, size=12, seed=1)
+    by_chance = [[group_of[query] for query in apart.batch(step).queries] for step in range(10)]
+    assert sum(len(set(batch) - {""}) for batch in batches) < 0.6 * sum(len(set(b) - {""}) for b in by_chance)
+    assert mates >= 16
+    assert [plan.batch(step) for step in range(10)] != [plan.batch(step) for step in range(10, 20)]
+
+
 def test_shares_cover_the_batch_once() -> None:
     assert [list(share(7, process, 3)) for process in range(3)] == [[0, 3, 6], [1, 4], [2, 5]]
     assert gathered_order(7, 3) == [0, 3, 6, 1, 4, 2, 5]

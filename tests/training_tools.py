@@ -19,6 +19,7 @@ from budgetvdr.training.lora import Lora, add_lora
 from budgetvdr.training.mm_matryoshka import Objective
 from budgetvdr.training.models.reader import ReaderModel, load_published
 from budgetvdr.training.pairs import Pair, TrainingSet
+from budgetvdr.training.processes import join_processes
 
 # Threads cost more than they save on tensors this small, most of all on a busy machine.
 torch.set_num_threads(1)
@@ -81,6 +82,8 @@ def main(kind: str, folder: str, what: str = "full") -> None:
     if kind == "killed":
         run_of(what, Path(folder), kill_at_five)
     else:
+        # Also where nobody asks for the CPU and there is nothing else.
+        assert torch.cuda.is_available() or join_processes().num_processes == 2
         train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, Path(folder) / "plain")
         train(tiny_reader(), tiny_task(), OBJECTIVE, replace(SETTINGS, chunk=2), Path(folder) / "cached")
 

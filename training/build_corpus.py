@@ -158,11 +158,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--words", type=int, default=120, help="longest page; 120 words are 150 to 190 tokens")
     names = [*(source.name for source in SOURCES), "made-up"]
     parser.add_argument("--only", nargs="*", choices=names, help="fewer sources")
     options = parser.parse_args(arguments)
     sections, described = gather(options.only, options.out, np.random.default_rng(options.seed))
-    pages, pairs = make_pairs(sections, seed=options.seed)
+    pages, pairs = make_pairs(sections, seed=options.seed, most_words=options.words)
     write_part(options.out / "train", pages, pairs, keep_held_out=False)
     write_part(options.out / "held_out", pages, pairs, keep_held_out=True)
     parts, of_source = Counter(section.source for section in sections), Counter(p.page.partition("/")[0] for p in pairs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ COLPALI_SET = "vidore/colpali_train_set"
 
 def pictures(folder: Path, pairs_file: Path) -> TrainingSet:
     """Pairs from a JSONL of {"query": ..., "page": file, "negatives": [file, ...]}; files are named within `folder`.
+
+    "negatives", "original" and "group" may be left out; see `Pair`.
 
     Raises TrainingDataError for a malformed line or a picture that is not there.
     """
@@ -78,7 +81,7 @@ def write_text_set(folder: Path, pages: Sequence[TextPage], pairs: Sequence[Text
     _write(folder / "pages.jsonl", [{"id": page.id, "text": page.text} for page in pages])
     _write(
         folder / "pairs.jsonl",
-        [{"query": pair.query, "page": pair.page, "negatives": pair.negatives, "kind": pair.kind} for pair in pairs],
+        [asdict(pair) for pair in pairs],
     )
 
 
@@ -105,7 +108,14 @@ def _read_pairs(path: Path) -> list[Pair]:
     pairs = []
     for number, line in enumerate(_lines(path), start=1):
         try:
-            pair = Pair(str(line["query"]), str(line["page"]), tuple(str(name) for name in line.get("negatives", ())))
+            negatives = tuple(str(name) for name in line.get("negatives", ()))
+            pair = Pair(
+                str(line["query"]),
+                str(line["page"]),
+                negatives,
+                str(line.get("original", "")),
+                str(line.get("group", "")),
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise TrainingDataError(f"{path}:{number}: expected query and page, found {line}") from error
         pairs.append(pair)

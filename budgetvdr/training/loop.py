@@ -27,7 +27,14 @@ from budgetvdr.training.journal import Journal, plot_losses
 from budgetvdr.training.mm_matryoshka import Losses, Objective, batch_losses
 from budgetvdr.training.models.model import Content, ElasticModel, Role
 from budgetvdr.training.pairs import Batch, BatchPlan, TrainingSet
-from budgetvdr.training.processes import average_gradients, gather_states, gathered_order, mean_over_processes, share
+from budgetvdr.training.processes import (
+    average_gradients,
+    gather_states,
+    gathered_order,
+    join_processes,
+    mean_over_processes,
+    share,
+)
 from budgetvdr.training.scores import TokenStates
 from budgetvdr.training.state import load_state, save_state
 
@@ -39,6 +46,7 @@ class TrainSettings:
     """How a run trains.
 
     steps, batch: number of steps, and pairs a step over all processes. negatives: hard negatives a pair, at most.
+    together: pairs of a group that come in one batch.
     learning_rate, head_learning_rate: of the transformer and of the heads, at their highest; they rise over `warmup`
     steps and fall in a straight line to zero at the end. clip: longest gradient. chunk: contents encoded at a time
     with gradient caching; None encodes the batch at once. bf16: bfloat16 autocast for the encoder. checkpointing:
@@ -49,6 +57,7 @@ class TrainSettings:
     steps: int
     batch: int = 32
     negatives: int = 0
+    together: int = 1
     learning_rate: float = 3e-5
     head_learning_rate: float = 1e-3
     warmup: int = 50
@@ -96,14 +105,20 @@ def train(
     Raises TrainingError for settings that do not fit model or processes, CheckpointError for a folder with the state
     of another run, TrainingDataError for pairs that do not fill a batch.
     """
-    state = PartialState(cpu=settings.cpu)
+    state = join_processes(cpu=settings.cpu)
     _check(model, objective, settings, state)
     model.to(state.device).train()
     model.checkpoint_activations(settings.checkpointing)
     optimizer = make_optimizer(model, settings)
     run = {"settings": asdict(settings), "objective": _as_json(objective)}
     start = load_state(folder / "state", model, optimizer, run)
-    plan = BatchPlan(training_set.pairs, size=settings.batch, negatives=settings.negatives, seed=settings.seed)
+    plan = BatchPlan(
+        training_set.pairs,
+        size=settings.batch,
+        negatives=settings.negatives,
+        together=settings.together,
+        seed=settings.seed,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     # A run from the start also evaluates, as step 0, the model as it came.
     journal = Journal(folder, start + 1 if start else 0) if state.is_main_process else None

@@ -13,11 +13,22 @@ from budgetvdr.training.models.model import Content
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A query and the ids of the page that answers it and of pages that look as if they did (hard negatives)."""
+    """A query and the ids of the page that answers it and of pages that look as if they did (hard negatives).
+
+    original: id of the page that `page` is a version of, itself where left out; two versions are never right and wrong
+    for one query. group: the same for pairs whose pages are alike, of one document or template; empty for none.
+    """
 
     query: str
     page: str
     negatives: tuple[str, ...] = ()
+    original: str = ""
+    group: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The page whatever its version."""
+        return self.original or self.page
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +53,20 @@ class Batch:
 class BatchPlan:
     """Which pairs make up which step. A function of its arguments alone, so that a resumed run goes on as before.
 
-    size: pairs a step. negatives: hard negatives a query, at most. Every epoch has its own order; pairs left over at
-    its end, fewer than a batch, wait for the next epoch's order.
+    size: pairs a step. negatives: hard negatives a query, at most, which cost a page each. together: so many pairs of
+    a group come in a row, and are hard negatives of one another at no cost. Every epoch has its own order; pairs left
+    over at its end, fewer than a batch, wait for the next epoch's order.
 
     Raises TrainingDataError where the pairs do not fill one batch of different pages.
     """
 
-    def __init__(self, pairs: Sequence[Pair], *, size: int, negatives: int = 0, seed: int = 0) -> None:
+    def __init__(
+        self, pairs: Sequence[Pair], *, size: int, negatives: int = 0, together: int = 1, seed: int = 0
+    ) -> None:
         self._pairs, self._size, self._negatives, self._seed = pairs, size, negatives, seed
+        self._together = together
         self._epochs: list[list[list[int]]] = []
-        distinct = len({pair.page for pair in pairs})
+        distinct = len({pair.answer for pair in pairs})
         if distinct < size:
             raise TrainingDataError(f"a batch of {size} needs as many different pages, found {distinct}")
 
@@ -63,25 +78,41 @@ class BatchPlan:
             epoch += 1
         chosen = [self._pairs[index] for index in self._epoch(epoch)[step - first]]
         pages = [pair.page for pair in chosen]
+        answers = {pair.answer for pair in chosen}
         random = np.random.default_rng([self._seed, 1, step])
         for pair in chosen:
-            fresh = [page for page in pair.negatives if page not in pages]
+            fresh = [page for page in pair.negatives if page not in pages and page not in answers]
             count = min(self._negatives, len(fresh))
             pages += [fresh[index] for index in random.permutation(len(fresh))[:count]]
         return Batch(tuple(pair.query for pair in chosen), tuple(pages))
 
     def _epoch(self, number: int) -> list[list[int]]:
         while len(self._epochs) <= number:
-            order = np.random.default_rng([self._seed, 0, len(self._epochs)]).permutation(len(self._pairs))
-            self._epochs.append(self._batches(order.tolist()))
+            random = np.random.default_rng([self._seed, 0, len(self._epochs)])
+            order = random.permutation(len(self._pairs)).tolist()
+            self._epochs.append(self._batches(self._by_groups(order, random) if self._together > 1 else order))
         return self._epochs[number]
 
+    def _by_groups(self, order: Sequence[int], random: np.random.Generator) -> list[int]:
+        """The order, with the pairs of a group in rows of `together`; the rows come in random order."""
+        filling: dict[str, list[int]] = {}
+        rows: list[list[int]] = []
+        for index in order:
+            group = self._pairs[index].group
+            row = filling.setdefault(group, []) if group else []
+            row.append(index)
+            if not group or len(row) == self._together:
+                rows.append(row)
+                filling.pop(group, None)
+        rows += filling.values()
+        return [index for at in random.permutation(len(rows)) for index in rows[at]]
+
     def _batches(self, order: Sequence[int]) -> list[list[int]]:
-        """Each pair goes into the first batch, of those not full yet, that lacks its page."""
+        """Each pair goes into the first batch, of those not full yet, that lacks its page, in any version."""
         full: list[list[int]] = []
         filling: list[dict[str, int]] = []
         for index in order:
-            page = self._pairs[index].page
+            page = self._pairs[index].answer
             batch = next((batch for batch in filling if page not in batch), None)
             if batch is None:
                 batch = {}

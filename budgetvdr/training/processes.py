@@ -18,6 +18,15 @@ from torch import Tensor, nn
 from budgetvdr.training.scores import TokenStates
 
 
+def join_processes(*, cpu: bool = False) -> PartialState:
+    """This process's place among those that `torchrun` or `accelerate launch` started; one alone where none did.
+
+    cpu: stay on the CPU where there is a GPU. The first call of a process decides for all later ones.
+    """
+    # Without being told, accelerate joins no processes where there is no GPU: each would train for itself.
+    return PartialState(cpu=cpu or not torch.cuda.is_available())
+
+
 def share(count: int, process: int, processes: int) -> range:
     """The rows of a batch that fall to one process."""
     return range(process, count, processes)

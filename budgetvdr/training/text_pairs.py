@@ -24,8 +24,8 @@ from budgetvdr.training.page_words import WORD, PageWords
 from budgetvdr.training.questions import Verbs, from_gerund, learn_verbs, question
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'(])")
-_FEWEST_WORDS, _MOST_WORDS = 30, 180
-_LONGEST_QUERY = 40
+_FEWEST_WORDS = 30
+_LONGEST_QUERY = 24
 # Among more pages than these a query does not tell which is meant.
 _MOST_RIVALS = 2
 _QUESTIONS_A_PAGE = 2
@@ -72,12 +72,17 @@ class TextPage:
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """A query of one of the kinds heading, cloze, question, words; the page's id and the ids of hard negatives."""
+    """A query of one of the kinds heading, cloze, question, words; the page's id and the ids of hard negatives.
+
+    original: id of the page as it was. group: its template. Not its document: there the page beside often answers too.
+    """
 
     kind: str
     query: str
     page: str
     negatives: tuple[str, ...]
+    original: str
+    group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +93,16 @@ class _Corpus:
 
 
 def make_pairs(
-    sections: Iterable[Section], *, seed: int = 0, corrupted: float = 0.3, negatives: int = 4
+    sections: Iterable[Section], *, seed: int = 0, corrupted: float = 0.3, negatives: int = 4, most_words: int = 120
 ) -> tuple[list[TextPage], list[TextPair]]:
     """Pages and pairs of a corpus; the same for the same sections and seed.
 
     corrupted: share of pages with damages (`budgetvdr.training.corruption`). negatives: at most so many a pair from its
-    document, and from its template.
+    document, and from its template. most_words: longest page before its heading; whoever cuts pages off in training
+    must cut none of these, or questions stand beside pages whose answer is gone.
     """
     random = np.random.default_rng(seed)
-    pages = list(_all_pages(sections))
+    pages = list(_all_pages(sections, most_words))
     words = PageWords([f"{page.title} {page.heading} {page.text}" for page in pages])
     corpus = _Corpus(words, learn_verbs(page.text for page in pages), random)
     near = _near(pages, words, negatives)
@@ -109,25 +115,26 @@ def make_pairs(
                 # A page with a sentence taken out is another page than the whole one.
                 name = f"{page.id}:{kind}{number}"
                 made[name] = replace(page, id=name, text=seen, clean=text)
-                pairs.append(TextPair(kind, query if kind == "cloze" else clear, name, near[page.id]))
+                asked = query if kind == "cloze" else clear
+                pairs.append(TextPair(kind, asked, name, near[page.id], page.id, page.template))
     made |= {page.id: page for page in pages}
     return list(made.values()), pairs
 
 
-def _all_pages(sections: Iterable[Section]) -> Iterator[TextPage]:
+def _all_pages(sections: Iterable[Section], most_words: int) -> Iterator[TextPage]:
     """The pages of all sections; a heading that a document has again is told apart by its count."""
     times: Counter[tuple[str, str, str]] = Counter()
     for section in sections:
         key = (section.source, section.document, section.heading)
         times[key] += 1
-        yield from _pages(section, f"~{times[key]}" if times[key] > 1 else "")
+        yield from _pages(section, f"~{times[key]}" if times[key] > 1 else "", most_words)
 
 
-def _pages(section: Section, again: str) -> list[TextPage]:
+def _pages(section: Section, again: str, most_words: int) -> list[TextPage]:
     words = section.text.split()
     if len(words) < _FEWEST_WORDS:
         return []
-    count = math.ceil(len(words) / _MOST_WORDS)
+    count = math.ceil(len(words) / most_words)
     size = math.ceil(len(words) / count)
     pages = []
     for number in range(count):

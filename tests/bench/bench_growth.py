@@ -61,6 +61,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--candidates", type=numbers, default=[], help="numbers of candidates, such as 100,300")
+    parser.add_argument("--dim", type=int, help="their width, the full one by default")
     parser.add_argument("--optimize", action="store_true", help="optimizes each index first, with its first stage")
     parser.add_argument("--dir", type=Path, help="keeps the indexes here and uses those it finds")
     parser.add_argument("--quick", action="store_true", help="300 and 3,000 pages, 6 queries")
@@ -89,7 +90,7 @@ def measure(folder: Path, pages: int, arguments: argparse.Namespace) -> list[Row
     for number in range(arguments.queries):
         encoder.encode_query(str(number), encoder.manifest.depths[-1])
     budgets: dict[str, str | Budget] = {name: name for name in PRESETS}
-    budgets |= {f"candidates={count}": Budget(candidates=count) for count in arguments.candidates}
+    budgets |= {f"candidates={count}": Budget(candidates=count, dim=arguments.dim) for count in arguments.candidates}
     return [
         {"pages": pages, "budget": name} | searches(path, encoder, budget, truth, arguments)
         for name, budget in budgets.items()
