@@ -53,8 +53,10 @@ _TAIL = re.compile(
     r"(?:\s+(?:by|using|if|when|so|because|which|whose|where|unless|until|while|but|since|and then|as|via|e\.g)\b"
     r"|[,;:.()]).*$"
 )
+_LEFT_HANGING = _words("the a an of in to for on at with and or and/or that from whether is are was were be not no")
 _GIVES_UP = re.compile(
-    r"\b(?:this|these|those|above|below|following|it|its|they|them|here|described|such|same|next)\b|that[’']s"
+    r"\b(?:this|these|those|above|below|following|it|its|they|them|here|described|such|same|next)\b|that[’']s|"
+    r"\b[Tt]he (?:function|method|code|value|argument|option|command|specified|given|optional|new|current|resulting)\b"
 )
 _YEAR = re.compile(r"\b(?:in|on|since) (?:\d{1,2} )?(?:[A-Z][a-z]+ )?(?:1[5-9]|20)\d\d\b")
 
@@ -194,22 +196,7 @@ def _how(asks: str, act: str, verbs: Verbs) -> str:
 def _short(text: str) -> str:
     """The first words of a clause, as the asker would say them."""
     words = _TAIL.sub("", f" {text}").split()[:10]
-    while words and words[-1].lower() in {
-        "the",
-        "a",
-        "an",
-        "of",
-        "in",
-        "to",
-        "for",
-        "on",
-        "at",
-        "with",
-        "and",
-        "or",
-        "that",
-        "from",
-    }:
+    while words and words[-1].lower() in _LEFT_HANGING:
         words.pop()
     return _to_asker(" ".join(words))
 

@@ -159,12 +159,12 @@ def _queries(page: TextPage, corpus: _Corpus) -> Iterator[tuple[str, str, str]]:
     for index in random.permutation(len(page.asked))[:_QUESTIONS_A_PAGE]:
         yield "question", page.asked[index], page.text
     prose = page.text.removeprefix(f"{page.heading}. ")
-    sentences = [sentence for sentence in _SENTENCE.split(prose) if 6 <= len(sentence.split()) <= _LONGEST_QUERY]
+    sentences = [sentence for sentence in _SENTENCE.split(prose) if _is_whole(sentence)]
     if len(sentences) < 3 or page.asked:
         return
     order = random.permutation(len(sentences))
-    # One of the two a page: people ask rather than quote.
-    if random.random() < 0.5:
+    # One of the two a page: people ask rather than quote. A sentence from a form does not tell of which page it is.
+    if random.random() < 0.5 and not page.template:
         cloze = sentences[order[0]]
         # A tenth stays in, so that exact matches keep their worth.
         rest = page.text if random.random() < 0.1 else page.text.replace(cloze, " ", 1)
@@ -174,6 +174,15 @@ def _queries(page: TextPage, corpus: _Corpus) -> Iterator[tuple[str, str, str]]:
     found = (asked for index in order if (asked := question(sentences[index], corpus.verbs, random)))
     for asked, _ in zip(found, range(_QUESTIONS_A_PAGE), strict=False):
         yield "question", asked, page.text
+
+
+def _is_whole(sentence: str) -> bool:
+    """Whether it can stand alone: pages begin and end in the midst of sentences."""
+    return (
+        6 <= len(sentence.split()) <= _LONGEST_QUERY
+        and not sentence[0].islower()
+        and sentence.rstrip("\"')")[-1:] in {".", "!", "?"}
+    )
 
 
 def _heading_query(page: TextPage, corpus: _Corpus) -> str:
