@@ -357,3 +357,22 @@ def test_what_a_method_asks_of_a_bundle() -> None:
     for method in (AnchorFold(gamma=0.2), StructuralPruning(gamma=0.2)):
         with pytest.raises(CompressionError, match=r"none at depth 2; run `budgetvdr calibrate"):
             attention_for(method, whole, (2, 4))
+
+
+def test_chance_and_plain_means_need_no_attention() -> None:
+    page = Signals(np.eye(6, dtype=np.float32))
+    for method in (
+        AnchorFold(gamma=0.5, anchors="random", weights="uniform"),
+        AnchorFold(gamma=0.5, anchors="random", folding=False),
+    ):
+        assert method.asks(None, 2) is None
+        assert method.compress(page).vectors.shape == (3, 6)
+    assert AnchorFold(gamma=0.5, anchors="random").asks(Window(1, 2, 3), 4) == Window(1, 2, 3)
+    assert AnchorFold(gamma=0.5, weights="uniform").asks(Window(1, 2, 3), 4) == Window(1, 2, 3)
+
+
+def test_refined_vectors_are_in_the_order_of_their_first_tokens() -> None:
+    vectors = np.random.default_rng(0).standard_normal((80, 4)).astype(np.float32)
+    page = Signals(vectors, np.random.default_rng(1).random(80).astype(np.float32))
+    _, first = np.unique(AnchorFold(gamma=0.2, refinements=2).compress(page).groups, return_index=True)
+    assert first.tolist() == sorted(first.tolist())

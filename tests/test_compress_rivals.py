@@ -242,6 +242,81 @@ def test_shares_are_rounded_up_without_float_noise(count: int, gamma: float, exp
     assert Sized(gamma=gamma).size(count) == expected
 
 
+@pytest.mark.parametrize("method", SIZED)
+def test_one_vector_stays_however_small_the_share(method: Callable[..., Method]) -> None:
+    assert method(gamma=1e-12).compress(page_of(30)).vectors.shape == (1, 8)
+
+
+def test_docpruner_keeps_a_token_however_small_the_share() -> None:
+    scores = np.array([1, 1, 5], np.float32)
+    method = DocPruner.at_ratio(1e-12, [scores])
+    assert method.compress(scored(from_global=[1, 1, 5])).groups.tolist() == [-1, -1, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (Pooling(gamma=np.float32(0.2)), Pooling(gamma=0.2)),  # type: ignore[arg-type]
+        (Pooling(gamma=1), Pooling(gamma=1.0)),
+        (WardFold(cap=np.int64(4)), WardFold(cap=4)),  # type: ignore[arg-type]
+        (RandomSelection(cap=2, seed=np.uint8(3)), RandomSelection(cap=2, seed=3)),  # type: ignore[arg-type]
+        (DocPruner(threshold=np.float16(0.5)), DocPruner(threshold=0.5)),  # type: ignore[arg-type]
+        (
+            AnchorFold(gamma=0.5, steps=np.int32(2), refinements=np.int8(0), folding=np.False_),  # type: ignore[arg-type]
+            AnchorFold(gamma=0.5, steps=2, refinements=0, folding=False),
+        ),
+    ],
+    ids=str,
+)
+def test_settings_of_numpy_are_recorded_as_plain_numbers(given: Method, plain: Method) -> None:
+    assert json.dumps(to_record(given)) == json.dumps(to_record(plain))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (WardFold, {"gamma": "0.2"}),
+        (WardFold, {"gamma": True}),
+        (WardFold, {"gamma": float("nan")}),
+        (WardFold, {"cap": "3"}),
+        (WardFold, {"cap": 2.5}),
+        (WardFold, {"cap": True}),
+        (WardFold, {"cap": 0}),
+        (AnchorFold, {"gamma": 0.5, "steps": 2.5}),
+        (AnchorFold, {"gamma": 0.5, "steps": 0}),
+        (AnchorFold, {"gamma": 0.5, "refinements": 1.5}),
+        (AnchorFold, {"gamma": 0.5, "refinements": None}),
+        (AnchorFold, {"gamma": 0.5, "folding": "no"}),
+        (Clustering, {"gamma": 0.5, "seed": -1}),
+        (Clustering, {"gamma": 0.5, "seed": 2**32}),
+        (RandomSelection, {"gamma": 0.5, "seed": -1}),
+        (RandomSelection, {"gamma": 0.5, "seed": None}),
+        (DocPruner, {"threshold": "a"}),
+        (DocPruner, {"threshold": None}),
+    ],
+)
+def test_settings_of_another_kind_are_refused_when_made(kind: Callable[..., Method], settings: dict[str, Any]) -> None:
+    name, value = list(settings.items())[-1]
+    with pytest.raises(BudgetError, match=rf"^{name}.*: expected .*found {value!r}$"):
+        kind(**settings)
+
+
+def test_clustering_leaves_the_other_cores_to_other_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    openmp = pytest.importorskip("sklearn.utils._openmp_helpers")
+    cluster = pytest.importorskip("sklearn.cluster")
+    threads: list[int] = []
+
+    class Watched(cluster.KMeans):  # type: ignore[misc, name-defined]
+        def fit_predict(self, *args: Any, **kwargs: Any) -> Any:
+            threads.append(openmp._openmp_effective_n_threads())
+            return super().fit_predict(*args, **kwargs)
+
+    before = openmp._openmp_effective_n_threads()
+    monkeypatch.setattr(cluster, "KMeans", Watched)
+    Clustering(cap=3).compress(page_of(30))
+    assert threads == [1] and openmp._openmp_effective_n_threads() == before
+
+
 METHODS: list[Method] = [
     AnchorFold(gamma=0.2, steps=3, anchors="random", folding=False, weights="uniform"),
     StructuralPruning(cap=64),

@@ -15,7 +15,7 @@ from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, numbered, unit
 from budgetvdr.compress.products import products
 from budgetvdr.compress.signals import Compressed, Groups, Signals, calibrated
-from budgetvdr.compress.size import Sized
+from budgetvdr.compress.size import Sized, settle, whole
 from budgetvdr.errors import BudgetError
 from budgetvdr.pages import Vectors
 
@@ -47,10 +47,12 @@ class AnchorFold(Sized):
 
     def __post_init__(self) -> None:
         Sized.__post_init__(self)
-        if (self.steps is not None and self.steps < 1) or self.refinements < 0:
-            raise BudgetError(
-                f"AnchorFold takes steps of at least 1, or None, and refinements of at least 0; found {self}"
-            )
+        if self.steps is not None:
+            settle(self, "steps", whole(self.steps, "steps of AnchorFold (None for the calibrated ones)", least=1))
+        settle(self, "refinements", whole(self.refinements, "refinements of AnchorFold", least=0))
+        if not isinstance(self.folding, bool | np.bool_):
+            raise BudgetError(f"folding of AnchorFold: expected True or False, found {self.folding!r}")
+        settle(self, "folding", bool(self.folding))
         if self.anchors not in ("centrality", "random") or self.weights not in ("centrality", "uniform"):
             raise BudgetError(
                 "AnchorFold takes anchors 'centrality' or 'random' and weights 'centrality' or 'uniform'; "
@@ -58,12 +60,16 @@ class AnchorFold(Sized):
             )
 
     def asks(self, window: Window | None, depth: int) -> Window | None:
-        """The calibrated window, with these steps where they are given. Raises CompressionError without one."""
+        """The calibrated window, with these steps where they are given; nothing where neither anchors nor weights are
+        of centrality. Raises CompressionError without a window that is needed."""
+        if self.anchors == "random" and not (self.folding and self.weights == "centrality"):
+            return None
         calibration = calibrated(window, "AnchorFold", depth)
         return Window(calibration.first, calibration.last, self.steps or calibration.steps)
 
     def compress(self, page: Signals) -> Compressed:
-        """Stored vectors are in the order of their anchors on the page. Raises CompressionError without centrality."""
+        """Stored vectors are in the order of their anchors on the page; after refinements, of the first token that
+        each one holds. Raises CompressionError without centrality where that is looked at."""
         vectors, count = page.vectors, self.size(len(page.vectors))
         if self.anchors == "random":
             anchors = at_random(len(vectors), count, seed=0)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import at_random, keep
 from budgetvdr.compress.signals import Compressed, Signals
-from budgetvdr.compress.size import Sized
+from budgetvdr.compress.size import Sized, settle, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,10 @@ class RandomSelection(Sized):
     VERSION: ClassVar[int] = 1
 
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        Sized.__post_init__(self)
+        settle(self, "seed", whole(self.seed, "seed of RandomSelection", least=0))
 
     def asks(self, window: Window | None, depth: int) -> Window | None:
         """Nothing."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import fold_directions, numbered, unit
 from budgetvdr.compress.signals import Compressed, Signals
-from budgetvdr.compress.size import Sized
+from budgetvdr.compress.size import Sized, settle, whole
 from budgetvdr.errors import MissingExtraError
 
 
@@ -25,6 +27,10 @@ class Clustering(Sized):
 
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        Sized.__post_init__(self)
+        settle(self, "seed", whole(self.seed, "seed of Clustering", least=0, most=2**32 - 1))
+
     def asks(self, window: Window | None, depth: int) -> Window | None:
         """Nothing."""
         return None
@@ -36,7 +42,10 @@ class Clustering(Sized):
             return fold_directions(page.vectors, np.arange(count, dtype=np.int32))
         clusters = min(self.size(count), len(np.unique(units, axis=0)))
         means = _k_means()(n_clusters=clusters, n_init=1, random_state=self.seed)
-        return fold_directions(page.vectors, numbered(means.fit_predict(units)))
+        # Pages are compressed side by side already, and what OpenMP's threads take is in no page's time.
+        with _threads().limit(limits=1, user_api="openmp"):
+            labels = means.fit_predict(units)
+        return fold_directions(page.vectors, numbered(labels))
 
 
 def _k_means() -> Any:
@@ -47,3 +56,10 @@ def _k_means() -> Any:
             'Clustering needs scikit-learn, which is not installed: pip install "budgetvdr[compress]"'
         ) from error
     return KMeans
+
+
+@cache
+def _threads() -> Any:
+    """Of the libraries that K-means runs on, which are loaded by then; looking for them takes milliseconds."""
+    # Comes with scikit-learn; by name, as it ships no types.
+    return import_module("threadpoolctl").ThreadpoolController()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import highest, keep
 from budgetvdr.compress.signals import Compressed, Signals
-from budgetvdr.compress.size import share
+from budgetvdr.compress.size import checked_gamma, real, settle, share
 from budgetvdr.errors import BudgetError
 from budgetvdr.pages import Scores
 
@@ -31,8 +31,10 @@ class DocPruner:
     threshold: float
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.threshold):
+        threshold = real(self.threshold, "threshold of DocPruner", "a finite number")
+        if not math.isfinite(threshold):
             raise BudgetError(f"threshold of DocPruner: expected a finite number, found {self.threshold}")
+        settle(self, "threshold", threshold)
 
     @classmethod
     def at_ratio(cls, gamma: float, pages: Iterable[Scores]) -> Self:
@@ -42,13 +44,12 @@ class DocPruner:
 
         Raises BudgetError for another share, or pages without tokens.
         """
-        if not 0 < gamma <= 1:
-            raise BudgetError(f"gamma is the share of vectors to keep: expected above 0 and up to 1, found {gamma}")
+        gamma = checked_gamma(gamma)
         standard = [standardised(scores) for scores in pages]
         falling = np.sort(np.concatenate([np.zeros(0), *standard]))[::-1]
         if not len(falling):
             raise BudgetError("a threshold needs calibration pages with tokens, found none")
-        return cls(threshold=float(np.nextafter(falling[share(gamma, len(falling)) - 1], -np.inf)))
+        return cls(threshold=float(np.nextafter(falling[max(1, share(gamma, len(falling))) - 1], -np.inf)))
 
     def asks(self, window: Window | None, depth: int) -> Window | None:
         """The last layer executed."""

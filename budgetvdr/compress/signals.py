@@ -88,7 +88,7 @@ class Compressed:
     """Fewer vectors.
 
     vectors: (m, D) float32, not scaled to unit length: keeping all of a page's vectors gives them back to the bit. In
-        the order of their tokens, or of their anchors, on the page.
+        the order on the page of their tokens, of their anchors, or of the first token that each one holds.
     groups: (N,), the fold map: the stored vector each token went into, UNSTORED for one that was dropped.
     """
 
