@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Self, cast, get_args
 
 from budgetvdr.bundle import Manifest, Window
 from budgetvdr.compress import AnchorFold, Signals, attention_for
+from budgetvdr.compress.extras import missing_extra
 from budgetvdr.compress.record import Method, from_record, to_record
-from budgetvdr.errors import CompressionError, IndexMismatchError
-from budgetvdr.store import FOLDED_FORMAT_VERSION, IndexSettings, PageRow
+from budgetvdr.errors import CompressionError, IndexMismatchError, SourceNotFoundError
+from budgetvdr.store import FOLDED_FORMAT_VERSION, IndexSettings, PageRow, Store
 
 FULL: Final = "a full index, one vector a token"
 
@@ -63,7 +65,7 @@ def folded_settings(plain: IndexSettings, manifest: Manifest, compression: objec
         method: Method = AnchorFold(gamma=1.0)  # whose attention serves every method that asks for the same
         record = None
     else:
-        method = checked(compression)
+        method = checked(compression, "compression is None or one of")
         record = to_record(method)
     windows = _windows(method, manifest, plain.depths)
     return replace(plain, format_version=FOLDED_FORMAT_VERSION, compression=record, signals=signals, windows=windows)
@@ -72,15 +74,20 @@ def folded_settings(plain: IndexSettings, manifest: Manifest, compression: objec
 def recompressed_settings(full: IndexSettings, manifest: Manifest, compression: object) -> IndexSettings:
     """The settings of the index that a method makes of a full one.
 
+    Signals that the index keeps count as they were recorded, whatever the bundle has been calibrated to since.
+
     Raises CompressionError where that one is not full, or was not made with the signals that the method asks for,
-    ValueError for what is no method.
+    ValueError for what is no method, MissingExtraError for one whose package is not installed.
     """
     if full.compression is not None:
         raise CompressionError(
             f"recompress starts from {FULL}; found one made with compression={described(full.compression)}; "
             "open the full one, or add the documents to a new index"
         )
-    method = checked(compression)
+    method = checked(compression, "recompress takes one of")
+    _require(method)
+    if full.signals:
+        manifest = replace(manifest, compression=Folding.of(full).windows)
     windows = _windows(method, manifest, full.depths)
     for depth, asked in windows.items():
         if not full.signals:
@@ -98,6 +105,36 @@ def recompressed_settings(full: IndexSettings, manifest: Manifest, compression: 
     version = FOLDED_FORMAT_VERSION
     record = to_record(method)
     return replace(full, format_version=version, compression=record, signals=False, windows=windows)
+
+
+def open_store(
+    path: str | Path,
+    settings_if_new: IndexSettings | None,
+    *,
+    read_only: bool,
+    version: int | None,
+    storage_options: Mapping[str, str] | None,
+) -> Store:
+    """As `Store.open`. An index whose method cannot run here is opened, as searching needs no method, and none is made.
+
+    Raises what that raises, and MissingExtraError in place of making one.
+    """
+    method = None if settings_if_new is None else Folding.of(settings_if_new).method
+    missing = None if read_only or version is not None else missing_extra(method)
+    new = settings_if_new if missing is None else None
+    try:
+        return Store.open(
+            path, settings_if_new=new, read_only=read_only, version=version, storage_options=storage_options
+        )
+    except SourceNotFoundError:
+        if missing is not None:
+            raise missing from None
+        raise
+
+
+def check_extra(settings: IndexSettings) -> None:
+    """Raises MissingExtraError for an index whose method needs a package that is not installed."""
+    _require(Folding.of(settings).method)
 
 
 def check_folding(stored: IndexSettings, asked: IndexSettings, path: str) -> None:
@@ -119,12 +156,21 @@ def check_folding(stored: IndexSettings, asked: IndexSettings, path: str) -> Non
         )
 
 
-def checked(compression: object) -> Method:
-    """A method of `budgetvdr.compress`. Raises ValueError for anything else."""
-    if not isinstance(compression, get_args(Method)):
+def checked(compression: object, expected: str) -> Method:
+    """A method of `budgetvdr.compress`. Raises ValueError for anything else, naming them after what was expected.
+
+    Subclasses are none: an index records a method by name, and could not be opened again.
+    """
+    if type(compression) not in get_args(Method):
         names = ", ".join(kind.__name__ for kind in get_args(Method))
-        raise ValueError(f"compression is None or one of {names}; found {compression!r}")
+        raise ValueError(f"{expected} {names}, such as WardFold(gamma=0.2); found {compression!r}")
     return cast("Method", compression)
+
+
+def _require(method: Method | None) -> None:
+    missing = missing_extra(method)
+    if missing is not None:
+        raise missing
 
 
 def described(record: Mapping[str, Any]) -> str:

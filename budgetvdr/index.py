@@ -17,9 +17,9 @@ from budgetvdr.compress.record import Method
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.open import open_encoder
-from budgetvdr.errors import QueryError, SourceNotFoundError
+from budgetvdr.errors import QueryError, SourceNotFoundError, StorageError
 from budgetvdr.finder import Finder
-from budgetvdr.folding import Folding, check_folding, folded_settings, recompressed_settings
+from budgetvdr.folding import Folding, check_extra, check_folding, folded_settings, open_store, recompressed_settings
 from budgetvdr.hit import Hit
 from budgetvdr.info import IndexInfo, describe
 from budgetvdr.ingest import IngestOptions, ingest
@@ -89,7 +89,8 @@ class Index:
         signals that ask for attention which the bundle does not give, BundleError for a bundle that cannot be used,
         BudgetError for a depth the bundle lacks, SourceNotFoundError for a missing index that may not be created or a
         version that is not there, StorageError for a disk or object store that refuses or cannot be reached,
-        MissingExtraError without onnxruntime, ProviderError for a provider that cannot be used.
+        MissingExtraError without onnxruntime, or for a new index whose compression needs a package that is not
+        installed, ProviderError for a provider that cannot be used.
         """
         checks.check_path(path)
         checks.check_open(encoder=encoder, providers=providers, storage_options=storage_options)
@@ -102,9 +103,9 @@ class Index:
         if settings.windows:
             # Refused here, and not when the first page comes.
             encoder.encode_pages((), settings.depths, attention=Folding.of(settings).windows)
-        store = Store.open(
+        store = open_store(
             path,
-            settings_if_new=settings if create else None,
+            settings if create else None,
             read_only=read_only,
             version=checks.version_of(version),
             storage_options=storage_options,
@@ -168,10 +169,12 @@ class Index:
 
         Files and pages that cannot be read are reported and the rest goes on. Only a single source that cannot be
         opened at all, or a folder or pattern without documents, is raised (SourceNotFoundError, UnreadableFileError,
-        PasswordError, SourceError). Raises also MetadataError, StorageError, ReadOnlyError, MissingExtraError where OCR
-        is forced and not installed, and ValueError for an argument that is none of its choices.
+        PasswordError, SourceError). Raises also MetadataError, StorageError, ReadOnlyError, ValueError for an argument
+        that is none of its choices, and MissingExtraError where OCR is forced, or the index's compression needs a
+        package, and that is not installed.
         """
         self._store.check_writable("add pages")  # before any work is done
+        check_extra(self._store.settings)
         checks.check_add(metadata, password=password, batch_size=batch_size, if_exists=if_exists, read=read)
         documents = open_documents(source, doc_id=doc_id, password=password, metadata=metadata, read=read)
         options = IngestOptions(if_exists, store_images, int(batch_size), self._threads)
@@ -235,16 +238,28 @@ class Index:
         of the new index's object store. show_progress_bar: None shows one on a terminal.
 
         Each page comes with its text, metadata, regions, picture and revision, so that adding its source there finds
-        nothing to do. It is what adding the documents with this compression would have stored, to the bit.
+        nothing to do. It is what adding the documents with this compression would have stored, to the bit; of an index
+        with signals, with the attention it was made with, though the bundle may have been calibrated anew.
 
         Raises CompressionError where this index is compressed itself or lacks the signals a method needs,
-        IndexMismatchError where something else is at the path, MissingExtraError, StorageError.
+        IndexMismatchError where something else is at the path, MissingExtraError, ValueError for what is no method,
+        StorageError, also where this index was compacted meanwhile: run it again then.
         """
         settings = recompressed_settings(self._store.settings, self._encoder.manifest, compression)
         target = Target(path, settings, storage_options)
         disable = None if show_progress_bar is None else not show_progress_bar
         with tqdm(total=0, unit="page", desc="recompress", disable=disable) as bar:
-            return recompress(self._store.snapshot(), target, threads=self._threads, bar=bar)
+            snapshot = self._store.snapshot()
+            try:
+                return recompress(snapshot, target, threads=self._threads, bar=bar)
+            except StorageError as error:
+                moved_on = self._store.snapshot().version != snapshot.version
+                if not moved_on or any(entry.version == snapshot.version for entry in self._store.versions()):
+                    raise
+                raise StorageError(
+                    f"{self._store.uri} was compacted while recompress read it; run recompress again, which goes on "
+                    f"with the pages that are not at {path} yet"
+                ) from error
 
     def check_recall(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from time import perf_counter, thread_time
 
@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from budgetvdr.errors import IndexMismatchError
-from budgetvdr.folding import Folding
+from budgetvdr.folding import FULL, Folding, described
 from budgetvdr.memory import give_back
 from budgetvdr.store import IndexSettings, PageRow, Snapshot, Store
 
@@ -51,8 +51,8 @@ class Target:
         if store.settings != self.settings:
             store.close()
             raise IndexMismatchError(
-                f"{store.uri} was made otherwise than this index and compression ask: expected {self.settings}, "
-                f"found {store.settings}; choose another path"
+                f"{store.uri} was made otherwise than this index and compression ask: "
+                f"{_differences(self.settings, store.settings)}; choose another path"
             )
         return store
 
@@ -91,6 +91,20 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
             write_seconds += 0.0 if written is None else written.result()
     seconds = {"compress": sum(page_seconds.values()), "write": write_seconds, "total": perf_counter() - begun}
     return RecompressReport(len(missing), len(known) - len(missing), before, after, page_seconds, seconds)
+
+
+def _differences(asked: IndexSettings, found: IndexSettings) -> str:
+    """Expected and found, of what differs. Windows, signals and format follow from the compression."""
+    if asked.compression != found.compression:
+        there = FULL if found.compression is None else f"compression={described(found.compression)}"
+        wanted = FULL if asked.compression is None else f"compression={described(asked.compression)}"
+        names, told = ["fingerprint", "encoder_name", "depths", "dims"], [f"expected {wanted}, found {there}"]
+    else:
+        names, told = [field.name for field in fields(asked)], []
+    for name in names:
+        if getattr(asked, name) != getattr(found, name):
+            told.append(f"expected {name} {getattr(asked, name)}, found {getattr(found, name)}")
+    return "; ".join(told)
 
 
 def _missing(known: Mapping[str, tuple[int, str]], store: Store) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from budgetvdr.errors import (
     EncodingError,
     IndexFormatError,
     IndexMismatchError,
+    MissingExtraError,
+    SourceNotFoundError,
 )
 from budgetvdr.pages import EncodedPage, EncodedQuery, TokenSignals
 from budgetvdr.store import FOLDED_FORMAT_VERSION, STORE_FORMAT_VERSION, IndexSettings, PageFacts, PageRow, Store
@@ -158,6 +161,13 @@ def test_what_is_no_method_and_a_bundle_without_attention_are_refused(tmp_path: 
         Index.open(tmp_path / "index", encoder=encoder, compression="anchorfold")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="without compression"):
         Index.open(tmp_path / "index", encoder=encoder, compression=WardFold(gamma=0.5), signals=True)
+
+    class Mine(WardFold):
+        """Which an index could record, and nobody read."""
+
+    for other in (Mine(gamma=0.5), WardFold):
+        with pytest.raises(ValueError, match=r"compression is None or one of AnchorFold, .*WardPooling"):
+            Index.open(tmp_path / "index", encoder=encoder, compression=other)  # type: ignore[arg-type]
     uncalibrated = Uncalibrated(encoder)
     for method in (AnchorFold(gamma=0.5), StructuralPruning(gamma=0.5)):
         with pytest.raises(CompressionError, match="calibration"):
@@ -166,6 +176,23 @@ def test_what_is_no_method_and_a_bundle_without_attention_are_refused(tmp_path: 
         Index.open(tmp_path / "index", encoder=uncalibrated, signals=True)
     assert not (tmp_path / "index").exists()
     Index.open(tmp_path / "index", encoder=uncalibrated, compression=WardFold(gamma=0.5)).close()
+
+
+@pytest.mark.parametrize("method", [WardFold(gamma=0.5), WardPooling(gamma=0.5), Clustering(gamma=0.5)], ids=name_of)
+def test_a_missing_package_is_found_before_pages_are_encoded(
+    tmp_path: Path, encoder: Encoder, handbook: Path, monkeypatch: pytest.MonkeyPatch, method: Method
+) -> None:
+    with Index.open(tmp_path / "index", encoder=encoder, compression=method) as index:
+        index.add_pages(handbook)
+    monkeypatch.setitem(sys.modules, "sklearn" if isinstance(method, Clustering) else "scipy", None)
+    for path in ("new", "index"):
+        with pytest.raises(MissingExtraError, match=r'which is not installed: pip install "budgetvdr\[compress\]"'):
+            Index.open(tmp_path / path, encoder=Unused(encoder), compression=method).add_pages(handbook)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(SourceNotFoundError):
+        Index.open(tmp_path / "new", encoder=encoder, compression=method, read_only=True)
+    with Index.open(tmp_path / "index", encoder=encoder, compression=method) as index:
+        assert index.search("How many days of leave?")[0].page_num == 1
 
 
 def test_attention_that_the_graphs_do_not_give_is_refused_at_open(tmp_path: Path, encoder: Encoder) -> None:
@@ -344,6 +371,18 @@ class Silent(Wrapped):
         if attention:
             raise CompressionError("this one tells nothing of its attention")
         return super().encode_pages(pages, depths, on_page=on_page)
+
+
+class Unused(Wrapped):
+    def encode_pages(
+        self,
+        pages: Sequence[Page],
+        depths: Sequence[int],
+        *,
+        attention: Mapping[int, Window] | None = None,
+        on_page: Callable[[], object] | None = None,
+    ) -> list[EncodedPage | BudgetVDRError]:
+        raise AssertionError("no page was to be encoded")
 
 
 class Forgetful(Wrapped):

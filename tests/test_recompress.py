@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import lancedb
 import pyarrow as pa
 import pytest
 from conftest import MakePdf, pdf_bytes
+from test_compression_index import Wrapped
 
 import budgetvdr.recompress
 from budgetvdr import Index
+from budgetvdr.bundle import Manifest, Window
 from budgetvdr.compress import (
     AnchorFold,
     Clustering,
@@ -26,7 +29,7 @@ from budgetvdr.compress import (
 )
 from budgetvdr.compress.record import Method
 from budgetvdr.encoders import Encoder
-from budgetvdr.errors import CompressionError, IndexMismatchError, StorageError
+from budgetvdr.errors import CompressionError, IndexMismatchError, MissingExtraError, StorageError
 from budgetvdr.pages import MetadataValue
 from budgetvdr.store import PageRow, Store
 
@@ -36,6 +39,7 @@ FROM_VECTORS: tuple[Method, ...] = (
     Clustering(gamma=0.2),
     Pooling(cap=5),
     RandomSelection(gamma=0.5),
+    AnchorFold(gamma=0.3, anchors="random", weights="uniform"),
 )
 FROM_ATTENTION: tuple[Method, ...] = (
     AnchorFold(gamma=0.2),
@@ -136,8 +140,9 @@ def test_methods_that_look_at_attention_need_the_signals_they_ask_for(
             index.recompress(tmp_path / "made", AnchorFold(gamma=0.2, steps=9))
         with pytest.raises(CompressionError, match=r"DocPruner\(threshold=0.0\) looks at layers 5 to 5"):
             index.recompress(tmp_path / "made", DocPruner(threshold=0.0))
-        with pytest.raises(ValueError, match=r"compression is None or one of AnchorFold"):
-            index.recompress(tmp_path / "made", 0.2)  # type: ignore[arg-type]
+        for other in (0.2, None, WardFold):
+            with pytest.raises(ValueError, match=r"recompress takes one of AnchorFold, .*WardFold\(gamma=0.2\); found"):
+                index.recompress(tmp_path / "made", other)  # type: ignore[arg-type]
     assert not (tmp_path / "made").exists()
 
 
@@ -198,9 +203,17 @@ def test_pages_that_changed_in_the_full_index_are_written_anew(
 def test_what_is_at_the_path_must_have_been_made_alike(tmp_path: Path, encoder: Encoder, full: Path) -> None:
     with Index.open(full, encoder=encoder) as index:
         index.recompress(tmp_path / "made", WardFold(gamma=0.5))
-        for path, method in ((tmp_path / "made", WardFold(gamma=0.2)), (full, WardFold(gamma=0.5))):
-            with pytest.raises(IndexMismatchError, match="choose another path"):
+        for path, method, found in (
+            (tmp_path / "made", WardFold(gamma=0.2), r"compression=WardFold\(gamma=0.5\)"),
+            (full, WardFold(gamma=0.2), "a full index, one vector a token"),
+        ):
+            says = rf"ask: expected compression=WardFold\(gamma=0.2\), found {found}; choose another path$"
+            with pytest.raises(IndexMismatchError, match=says):
                 index.recompress(path, method)
+    with Index.open(tmp_path / "shallow", encoder=encoder, depths=[2]) as index:
+        says = r"ask: expected depths \(2,\), found \(2, 4, 6\); choose another path$"
+        with pytest.raises(IndexMismatchError, match=says):
+            index.recompress(tmp_path / "made", WardFold(gamma=0.5))
     Index.open(tmp_path / "plain", encoder=encoder).close()
     with Index.open(full, encoder=encoder) as index, pytest.raises(IndexMismatchError, match="another path"):
         index.recompress(tmp_path / "plain", WardFold(gamma=0.5))
@@ -224,3 +237,61 @@ def test_signals_are_those_of_the_encoder(
     plain = replace(settings, signals=False, windows={}, format_version=2)
     assert plain.token_bytes == 8
     assert settings.token_bytes == 8 + 6 * len(settings.depths)
+
+
+def test_calibrating_the_bundle_anew_strands_no_index(tmp_path: Path, encoder: Encoder, full: Path) -> None:
+    with Index.open(full, encoder=encoder) as index:
+        index.recompress(tmp_path / "expected", AnchorFold(gamma=0.2))
+    other = {depth: Window(0, 0, 9) for depth in encoder.manifest.depths}
+    for number, calibration in enumerate((other, {})):
+        with Index.open(full, encoder=Recalibrated(encoder, calibration)) as index:
+            index.recompress(tmp_path / str(number), AnchorFold(gamma=0.2))
+            index.recompress(tmp_path / f"{number} too", StructuralPruning(gamma=0.2))
+        assert table(tmp_path / str(number)).equals(table(tmp_path / "expected"))
+
+
+class Recalibrated(Wrapped):
+    def __init__(self, encoder: Encoder, windows: Mapping[int, Window]) -> None:
+        super().__init__(encoder)
+        self._windows = windows
+
+    @property
+    def manifest(self) -> Manifest:
+        return replace(self._encoder.manifest, compression=dict(self._windows))
+
+
+@pytest.mark.parametrize("method", [WardFold(gamma=0.5), Clustering(gamma=0.5)], ids=str)
+def test_a_missing_package_is_found_before_anything_is_made(
+    tmp_path: Path, encoder: Encoder, full: Path, monkeypatch: pytest.MonkeyPatch, method: Method
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn" if isinstance(method, Clustering) else "scipy", None)
+    with (
+        Index.open(full, encoder=encoder) as index,
+        pytest.raises(MissingExtraError, match=r"budgetvdr\[compress\]"),
+    ):
+        index.recompress(tmp_path / "made", method)
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_index_compacted_meanwhile_is_to_be_recompressed_again(
+    tmp_path: Path, encoder: Encoder, documents: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgetvdr.recompress, "_BATCH_PAGES", 1)
+    upsert, calls = Store.upsert, []
+
+    with Index.open(tmp_path / "index", encoder=encoder) as index, Index.open(tmp_path / "index") as other:
+        fill(index, *documents)
+
+        def compacting(store: Store, rows: Sequence[PageRow]) -> None:
+            upsert(store, rows)
+            if not calls:
+                calls.append(len(rows))
+                other.delete(where="doc_id = 'other.pdf' and page_num = 2")
+                other.optimize(keep=timedelta(0))
+
+        monkeypatch.setattr(Store, "upsert", compacting)
+        with pytest.raises(StorageError, match=r"was compacted while recompress read it; run recompress again"):
+            index.recompress(tmp_path / "made", Pooling(gamma=0.5))
+        report = index.recompress(tmp_path / "made", Pooling(gamma=0.5))
+        assert report.unchanged > 0
+        assert report.pages + report.unchanged == len(index) == 5
