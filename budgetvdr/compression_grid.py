@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tqdm import tqdm
 from budgetvdr.budget import Budget, Plan, plan
 from budgetvdr.bundle import Manifest, Window
 from budgetvdr.compress import AnchorFold, DocPruner, StructuralPruning
+from budgetvdr.compress.extras import missing_extra
 from budgetvdr.compress.record import Method
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BenchmarkError, CompressionError, QueryError
@@ -44,7 +45,8 @@ from budgetvdr.store import Store
 
 _log = logging.getLogger(__name__)
 
-_CALIBRATED, _SINGLE_STEP, _LAST_LAYER = "calibrated", "single-step", "last-layer"
+_CALIBRATED, _SINGLE_STEP, _LAST_LAYER, _VECTORS = "calibrated", "single-step", "last-layer", "vectors-alone"
+_METHODS = dict(RIVALS) | dict(ABLATIONS)
 _READ_PAGES = 16
 
 Asked = Mapping[str, Mapping[PageKey, float]]
@@ -68,34 +70,44 @@ class GridOptions:
 def run_compression_grid(benchmark: Benchmark, encoder: Encoder, options: GridOptions) -> CompressionReport:
     """Quality, size and time of every method at every gamma and point; the full index first.
 
-    Methods that ask for attention are left out where the bundle does not tell of it. DocPruner keeps the share asked
-    for over all pages of the set, which it is calibrated on.
+    Methods that ask for attention which the bundle does not tell of, or was not calibrated for at one of the depths,
+    are left out, as are those whose package is not installed; the report says which, and why. DocPruner keeps the share
+    asked for over all pages of the set, which it is calibrated on.
 
-    Raises MissingExtraError where a method's package or the metrics library is missing, BudgetError for a point that
+    Raises MissingExtraError where the metrics library is missing, BudgetError for a point that
     the bundle lacks, BenchmarkError where the set's documents cannot be indexed.
     """
     require_metrics_library()
     manifest = encoder.manifest
     for point in options.points:
         plan(Budget(depth=point.depth, dim=point.dim), depths=manifest.depths, dims=manifest.dims, presets={})
+    depths = sorted({point.depth for point in options.points})
     rows: list[CompressionRow] = []
+    left_out = {
+        label: str(missing) for label, of_gamma in _METHODS.items() if (missing := missing_extra(of_gamma(1.0)))
+    }
     full: dict[Plan, Asked] = {}
     pages = 0
     with tempfile.TemporaryDirectory(prefix="budgetvdr-grid-") as scratch:
-        for name, windows in _passes(manifest).items():
+        for name, windows in _passes(manifest, depths).items():
             grid = _Pass(name, benchmark, options, TimedEncoder(encoder, windows), Path(scratch))
             try:
-                index = grid.full_index(signals=bool(windows))
-            except CompressionError:
-                continue  # graphs that tell nothing of their attention
+                index = grid.full_index(depths, signals=True)
+            except CompressionError as error:
+                left_out |= dict.fromkeys(_that_ask(name), str(error))
+                if name != _CALIBRATED:
+                    continue
+                # Methods that look at vectors alone are compared all the same.
+                grid = _Pass(_VECTORS, benchmark, options, TimedEncoder(encoder, {}), Path(scratch))
+                index = grid.full_index(depths, signals=False)
             with index:
                 if not full:
                     pages = len(index)
                     full = {point: ask(benchmark, index, point) for point in options.points}
                     rows += grid.full_rows(index, full)
-                rows += grid.rows(index, full)
+                rows += grid.rows(index, full, left_out.keys())
     ordered = sorted(rows, key=lambda row: options.points.index(Plan(row.depth, row.dim)))
-    return CompressionReport(benchmark.name, len(benchmark.queries), pages, tuple(ordered))
+    return CompressionReport(benchmark.name, len(benchmark.queries), pages, tuple(ordered), left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +124,8 @@ class _Pass:
     def path(self) -> Path:
         return (self.options.folder or self.scratch) / f"{self.name}.bvdr"
 
-    def full_index(self, *, signals: bool) -> Index:
-        """With all pages of the set. Raises BenchmarkError where none can be read."""
-        depths = sorted({point.depth for point in self.options.points})
+    def full_index(self, depths: Sequence[int], *, signals: bool) -> Index:
+        """With all pages of the set. Raises BenchmarkError where none can be read, CompressionError without signals."""
         index = Index.open(self.path, encoder=self.encoder, depths=depths, signals=signals)
         added = index.add_pages(self.benchmark.pdfs, read=self.options.read)
         if added.failed:
@@ -133,10 +144,11 @@ class _Pass:
         for point, asked in full.items():
             yield _row(self.benchmark, index, (FULL, 1.0), point, (asked, asked), latency=latency)
 
-    def rows(self, index: Index, full: Mapping[Plan, Asked]) -> Iterator[CompressionRow]:
+    def rows(self, index: Index, full: Mapping[Plan, Asked], left_out: Collection[str]) -> Iterator[CompressionRow]:
         """One for each method, gamma and point; each smaller index goes when it has been searched."""
-        with tqdm(list(self._methods(index)), unit="index", desc=self.name, disable=None) as methods:
-            for label, gamma, method in methods:
+        methods = [each for each in self._methods() if each[0] not in left_out]
+        with tqdm(methods, unit="index", desc=self.name, disable=None) as bar:
+            for label, gamma, method in bar:
                 with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
                     report = index.recompress(folder, method, show_progress_bar=False)
                     latency = self._latency(report, method)
@@ -147,21 +159,18 @@ class _Pass:
                                 self.benchmark, smaller, (label, gamma), point, (asked, full[point]), latency=latency
                             )
 
-    def _methods(self, index: Index) -> Iterator[tuple[str, float, Method]]:
-        signals = index.info().signals
-        made: dict[str, Callable[[float], Method]]
+    def _methods(self) -> Iterator[tuple[str, float, Method]]:
+        made: Mapping[str, Callable[[float], Method]]
         if self.name == _SINGLE_STEP:
             made = {SINGLE_STEP: lambda gamma: AnchorFold(gamma=gamma, steps=1, refinements=0)}
         elif self.name == _LAST_LAYER:
             seen = self._from_global()
             made = {DOC_PRUNER: lambda gamma: DocPruner.at_ratio(gamma, seen)}
         else:
-            made = dict(RIVALS) | dict(ABLATIONS)
+            made = _METHODS
         for label, of_gamma in made.items():
             for gamma in self.options.gammas:
-                method = of_gamma(gamma)
-                if signals or not _asks(method):
-                    yield label, gamma, method
+                yield label, gamma, of_gamma(gamma)
 
     def _from_global(self) -> list[Scores]:
         """Attention of every page's global token at the deepest exit, read a few pages at a time."""
@@ -243,16 +252,21 @@ def _ndcg(benchmark: Benchmark, asked: Asked) -> Floats:
     return np.array([found[query.id] for query in benchmark.queries])
 
 
-def _passes(manifest: Manifest) -> dict[str, Mapping[int, Window]]:
-    """Name -> depth -> window; the first alone where the bundle was not calibrated."""
-    calibrated = manifest.compression
-    if not calibrated:
-        return {_CALIBRATED: {}}
+def _passes(manifest: Manifest, depths: Sequence[int]) -> dict[str, Mapping[int, Window]]:
+    """Name -> depth -> window, of those depths that have one."""
+    calibrated = {depth: window for depth, window in manifest.compression.items() if depth in depths}
     return {
         _CALIBRATED: calibrated,
         _SINGLE_STEP: {depth: Window(window.first, window.last) for depth, window in calibrated.items()},
-        _LAST_LAYER: {depth: Window(depth - 1, depth - 1) for depth in calibrated},
+        _LAST_LAYER: {depth: Window(depth - 1, depth - 1) for depth in depths},
     }
+
+
+def _that_ask(name: str) -> list[str]:
+    """Labels of the methods that a pass cannot do without signals."""
+    if name == _CALIBRATED:
+        return [label for label, of_gamma in _METHODS.items() if _asks(of_gamma(1.0))]
+    return [SINGLE_STEP if name == _SINGLE_STEP else DOC_PRUNER]
 
 
 def _asks(method: Method) -> bool:

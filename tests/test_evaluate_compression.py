@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from conftest import pdf_bytes
+from test_compression_index import Silent
+from test_recompress import Recalibrated
 
 from budgetvdr import Page
 from budgetvdr.budget import Plan
@@ -230,6 +232,38 @@ def test_every_method_is_tried_from_the_same_vectors(small_set: Path, encoder: E
     assert [each.ndcg.tolist() for each in again.rows] == [each.ndcg.tolist() for each in report.rows]
     assert all(each.latency is None for each in again.rows)
     assert sorted(path.name for path in kept.iterdir()) == ["calibrated.bvdr", "last-layer.bvdr", "single-step.bvdr"]
+
+
+@pytest.mark.parametrize("calibrated", [{6: Window(2, 3, 4)}, {}], ids=["partly", "not"])
+def test_what_cannot_be_tried_is_left_out_and_the_rest_compared(
+    small_set: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch, calibrated: dict[int, Window]
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    options = GridOptions((Plan(6, 384), Plan(2, 32)), gammas=(0.5,))
+    report = run_compression_grid(load_benchmark(small_set), Recalibrated(encoder, calibrated), options)
+    tried = [FULL, "WardFold", "WardPooling", "Pooling", "RandomSelection", DOC_PRUNER]
+    assert [each.method for each in report.rows] == 2 * tried
+    assert set(report.left_out) == {*RIVALS, *ABLATIONS, SINGLE_STEP} - set(tried)
+    assert "needs scikit-learn" in report.left_out["Clustering"]
+    assert "this bundle has none at depth 2; run `budgetvdr calibrate" in report.left_out["StructuralPruning"]
+    assert report.as_dict()["left_out"] == report.left_out
+    lines = [line for line in report.lines() if line.startswith("left out: ")]
+    assert len(lines) == 2 and lines[0].startswith("left out: Clustering. Clustering needs")
+    assert "StructuralPruning; AnchorFold; " in lines[1] and SINGLE_STEP in lines[1]
+
+
+def test_a_bundle_that_tells_nothing_of_its_attention(small_set: Path, encoder: Encoder) -> None:
+    options = GridOptions((Plan(6, 384),), gammas=(0.5,))
+    report = run_compression_grid(load_benchmark(small_set), Silent(encoder), options)
+    assert {each.method for each in report.rows} == {
+        FULL,
+        "WardFold",
+        "WardPooling",
+        "Clustering",
+        "Pooling",
+        "RandomSelection",
+    }
+    assert report.left_out[DOC_PRUNER] == report.left_out["AnchorFold"] == "this one tells nothing of its attention"
 
 
 def test_a_point_the_bundle_lacks_is_refused_before_anything_is_read(small_set: Path, encoder: Encoder) -> None:

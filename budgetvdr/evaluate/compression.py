@@ -112,12 +112,16 @@ class CompressionRow:
 
 @dataclass(frozen=True, slots=True)
 class CompressionReport:
-    """One evaluation set; rows of the full index first, then by point, method and falling gamma."""
+    """One evaluation set; rows of the full index first, then by point, method and falling gamma.
+
+    left_out: method -> why it could not be tried.
+    """
 
     name: str
     queries: int
     pages: int
     rows: tuple[CompressionRow, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     def gap_to_best(self, row: CompressionRow) -> tuple[float, float]:
         """How much better the best method is at the same gamma and point, question by question: mean, its error."""
@@ -137,7 +141,13 @@ class CompressionReport:
         """The object `budgetvdr eval --compression-grid --json` prints."""
         frontier = self.frontier()
         rows = [self._row_dict(row, on_frontier=row in frontier) for row in self.rows]
-        return {"set": self.name, "queries": self.queries, "pages": self.pages, "rows": rows}
+        return {
+            "set": self.name,
+            "queries": self.queries,
+            "pages": self.pages,
+            "rows": rows,
+            "left_out": dict(self.left_out),
+        }
 
     def lines(self) -> Iterator[str]:
         """Tables for people: method by gamma as in the paper's Table 3, and latencies as in its Table 20."""
@@ -150,6 +160,10 @@ class CompressionReport:
         if first:
             yield ""
             yield from _latencies(first)
+        for reason in dict.fromkeys(self.left_out.values()):
+            yield ""
+            methods = "; ".join(method for method, why in self.left_out.items() if why == reason)
+            yield f"left out: {methods}. {reason}"
 
     def _rivals(self, row: CompressionRow) -> list[CompressionRow]:
         return [o for o in self.rows if (o.gamma, o.depth, o.dim) == (row.gamma, row.depth, row.dim)]
