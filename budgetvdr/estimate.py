@@ -16,6 +16,7 @@ from budgetvdr.errors import QueryError
 from budgetvdr.first_stage import LEAST_VECTORS
 from budgetvdr.memory import parse_bytes, quarter_of_machine
 from budgetvdr.pages import SearchPath
+from budgetvdr.resident import PAGE_BYTES, SPARE_SHARE
 from budgetvdr.similarity.centroids import centroid_count
 
 # From tests/bench/bench_growth.py, bench_memory.py, bench_first_stage.py and bench_index.py (docs/results.md), on two
@@ -31,9 +32,8 @@ _STREAM_BYTES_PER_MS = 756_000
 _TEXT_BYTES, _REGION_BYTES, _OVERHEAD = 4096, 8, 1.012
 _CODE_BYTES, _FOLD_BYTES = 2, 2
 # In memory: a page number for each vector, and for each page its address and whether it is there; centroids at 128
-# components and cut to the query. A copy of vectors has room for a sixteenth more.
+# components and cut to the query.
 _LIST_BYTES, _LISTED_PAGE_BYTES, _CENTROID_WIDTH = 4, 9, 128
-_COPY_SPARE, _COPY_PAGE_BYTES = 1 / 16, 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def estimate(
     point = plan(budget, depths=stored, dims=manifest.dims, presets=presets)
     tokens, vectors = pages * vectors_per_page, pages * vectors_per_page * gamma
     first_stage = vectors >= LEAST_VECTORS
-    copy = round((1 + _COPY_SPARE) * vectors * (point.dim + 4) + pages * _COPY_PAGE_BYTES)
+    copy = round((1 + SPARE_SHARE) * vectors * (point.dim + 4) + pages * PAGE_BYTES)
     fits = copy <= (quarter_of_machine() if memory_limit is None else parse_bytes(memory_limit))
     asked = first_stage and not (fits and vectors * point.dim <= point.quick_scan)
     looked_at = min(pages, point.candidates) if asked and point.candidates is not None else pages

@@ -12,9 +12,9 @@ from PIL import Image, ImageChops, ImageDraw
 
 from budgetvdr.pages import Boxes, EncodedQuery
 from budgetvdr.similarity.maxsim import Float, best_rows
+from budgetvdr.store import FoldMap
 
 Region = tuple[float, float, float, float]
-FoldMap = npt.NDArray[np.int32]
 
 _GREY = (200, 200, 200)
 # Hues this far apart do not come near each other again for long.

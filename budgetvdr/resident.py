@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,11 @@ _Make = Callable[[Slab], _Rows]
 
 # Beyond this share of new or dead pages a copy is read anew, in order, which is then as fast.
 _RENEWED_SHARE = 0.25
-# Room for appending, as a share of the vectors.
-_SPARE_SHARE = 1 / 16
+SPARE_SHARE: Final = 1 / 16
+"""Room for appending, as a share of the vectors."""
 # Its offset, its address, whether it is alive, and its address and place once more, by address.
-_PAGE_BYTES = 8 + 8 + 1 + 16
+PAGE_BYTES: Final = 8 + 8 + 1 + 16
+"""What a copy takes for each page, beside its vectors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class Copy:
     @property
     def nbytes(self) -> int:
         """Bytes held, spare room included."""
-        return sum(part.nbytes for part in self.rows) + len(self.addresses) * _PAGE_BYTES
+        return sum(part.nbytes for part in self.rows) + len(self.addresses) * PAGE_BYTES
 
     @property
     def int8(self) -> Int8Pages:
@@ -196,7 +197,7 @@ class Resident:
     @staticmethod
     def _needed(snapshot: Snapshot, depth: int, bytes_per_vector: int) -> int:
         vectors = _with_spare(snapshot.vector_count(depth))
-        return vectors * bytes_per_vector + snapshot.page_count() * _PAGE_BYTES
+        return vectors * bytes_per_vector + snapshot.page_count() * PAGE_BYTES
 
 
 def _read(snapshot: Snapshot, make: _Make, depth: int, dim: int) -> Copy:
@@ -246,4 +247,4 @@ def _renewed(held: Copy, snapshot: Snapshot, make: _Make, depth: int, dim: int) 
 
 
 def _with_spare(vectors: int) -> int:
-    return vectors + int(vectors * _SPARE_SHARE) + 1024
+    return vectors + int(vectors * SPARE_SHARE) + 1024

@@ -19,6 +19,7 @@ from budgetvdr import Page
 from budgetvdr.budget import Plan
 from budgetvdr.bundle import Manifest, Window
 from budgetvdr.cli import main
+from budgetvdr.compress.calibrate import standard_error
 from budgetvdr.compression_grid import GridOptions, mean_score_ratio, run_compression_grid
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BudgetError, BudgetVDRError, MissingExtraError
@@ -32,7 +33,6 @@ from budgetvdr.evaluate.compression import (
     CompressionReport,
     CompressionRow,
     Latency,
-    standard_error,
 )
 from budgetvdr.evaluate.metrics import ndcg_by_question
 from budgetvdr.evaluate.plot import pareto_svg

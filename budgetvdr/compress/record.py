@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from budgetvdr.compress.anchorfold import AnchorFold
 from budgetvdr.compress.chance import RandomSelection
@@ -17,10 +17,7 @@ from budgetvdr.compress.wardfold import WardFold
 from budgetvdr.errors import BudgetVDRError, IndexFormatError
 
 Method = AnchorFold | Clustering | DocPruner | Pooling | RandomSelection | StructuralPruning | WardFold | WardPooling
-_METHODS: Mapping[str, type[Method]] = {
-    kind.__name__: kind
-    for kind in (AnchorFold, Clustering, DocPruner, Pooling, RandomSelection, StructuralPruning, WardFold, WardPooling)
-}
+_METHODS: Mapping[str, type[Method]] = {kind.__name__: kind for kind in get_args(Method)}
 
 
 def to_record(method: Method) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +18,7 @@ from budgetvdr.compress import (
     WardFold,
     WardPooling,
 )
+from budgetvdr.compress.calibrate import standard_error
 from budgetvdr.compress.record import Method
 from budgetvdr.evaluate.report import FLOAT16_BYTES, retention
 
@@ -191,11 +191,6 @@ class CompressionReport:
             "index_ratio_by_reader": None if latency is None else dict(latency.ratios),
             "pareto": on_frontier,
         }
-
-
-def standard_error(values: Floats) -> float:
-    """Sample standard deviation / sqrt(n); 0 for a single value."""
-    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 def _timed_gamma(rows: Sequence[CompressionRow]) -> float:
