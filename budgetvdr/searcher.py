@@ -109,11 +109,12 @@ class Searcher:
         with self._open():
             start = perf_counter()
             copy = self._resident.int8(snapshot, plan.depth, plan.dim)
-            if plan.candidates is not None:
+            candidates = _candidates(request, in_memory=copy is not None)
+            if candidates is not None:
                 self._first_stage.load(snapshot, plan.depth)
             load_ms, start = (perf_counter() - start) * 1e3, perf_counter()
             allowed = None if where is None else snapshot.matching(where)
-            proposed = self._propose(request, allowed, in_memory=copy is not None)
+            proposed = None if candidates is None else self._propose(request, candidates, allowed)
             if copy is not None:
                 return self._scan(request, copy, allowed if proposed is None else proposed, load_ms, start)
             if proposed is not None and len(proposed) <= _READ_SHARE * snapshot.page_count():
@@ -156,16 +157,12 @@ class Searcher:
                 raise closed from error
             raise
 
-    def _propose(self, request: _Request, allowed: RowAddresses | None, *, in_memory: bool) -> RowAddresses | None:
+    def _propose(self, request: _Request, candidates: int, allowed: RowAddresses | None) -> RowAddresses | None:
         """Pages to look at, from the first stage; None for all allowed ones, where it is missing or finds too few."""
-        snapshot, plan = request.snapshot, request.plan
-        quick = in_memory and snapshot.vector_count(plan.depth) * plan.dim <= plan.quick_scan
-        if plan.candidates is None or quick:
-            return None
-        candidates = max(plan.candidates, request.k)
+        snapshot = request.snapshot
         if (snapshot.page_count() if allowed is None else len(allowed)) <= candidates:
             return None
-        return self._first_stage.propose(snapshot, plan.depth, request.query, candidates, allowed)
+        return self._first_stage.propose(snapshot, request.plan.depth, request.query, candidates, allowed)
 
     def _scan(
         self, request: _Request, copy: Copy, chosen: RowAddresses | None, load_ms: float, start: float
@@ -295,6 +292,13 @@ class Searcher:
 
     def _exact_scores(self, slab: Slab, query: Float) -> Float:
         return maxsim(ExactPages(slab.slices, slab.offsets), query, pool=self._pool)
+
+
+def _candidates(request: _Request, *, in_memory: bool) -> int | None:
+    """How many pages the first stage is asked for; None where it is not asked, and its lists need not be in memory."""
+    plan = request.plan
+    quick = in_memory and request.snapshot.vector_count(plan.depth) * plan.dim <= plan.quick_scan
+    return None if plan.candidates is None or quick else max(plan.candidates, request.k)
 
 
 def _looked_at(copy: Copy, places: Places | None) -> tuple[int, int]:

@@ -110,6 +110,7 @@ def test_named_budgets_scan_what_is_quickly_scanned(store: Store) -> None:
         searcher = Searcher(memory_limit=memory_limit, threads=2)
         ranking = searcher.rank(store.snapshot(), query(64), Plan(2, 64, 100, quick_scan), k=10, where=None)
         assert ranking.pages == pages
+        assert (searcher._first_stage.nbytes == 0) == (pages == 2000), "lists that are not asked stay on disk"
         searcher.close()
 
 
