@@ -57,7 +57,7 @@ def gradients(model: ElasticModel, settings: TrainSettings) -> dict[str, Tensor]
     model.zero_grad()
     model.checkpoint_activations(settings.checkpointing)
     torch.manual_seed(5)
-    work = Work(encode, task.load, OBJECTIVE, model.unit_queries, settings.chunk, PartialState(cpu=True))
+    work = Work(encode, None, task.load, OBJECTIVE, model.unit_queries, settings.chunk, PartialState(cpu=True))
     backward(work, plan.batch(0))
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
@@ -119,6 +119,35 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
     assert len(one) == SETTINGS.steps
     for run in ("plain", "cached"):
         assert losses(tmp_path / run) == pytest.approx(one, rel=1e-4)
+    taught = replace(OBJECTIVE, teacher=0.5)
+    train(tiny_reader(), tiny_task(), taught, SETTINGS, tmp_path / "alone", teacher=tiny_reader(depths=(3,), seed=1))
+    assert losses(tmp_path / "taught") == pytest.approx(losses(tmp_path / "alone"), rel=1e-4)
+
+
+def test_a_teacher_alone_is_followed(tmp_path: Path) -> None:
+    objective = replace(OBJECTIVE, depths=(3,), alpha=dict.fromkeys(OBJECTIVE.dims, 0.0), cross_depth=0.0, teacher=1.0)
+    teacher = tiny_reader(depths=(3,))
+    with torch.no_grad():
+        for parameter in teacher.heads().parameters():
+            parameter.normal_(std=0.3)
+    before = {name: parameter.clone() for name, parameter in teacher.named_parameters()}
+    model = tiny_reader(depths=(3,))
+    train(model, tiny_task(), objective, replace(SETTINGS, steps=40, chunk=3), tmp_path, teacher=teacher)
+    lines = [line for line in read_metrics(tmp_path) if "loss" in line]
+    assert [line["loss"] for line in lines] == pytest.approx([line["teacher"] for line in lines])
+    assert sum(losses(tmp_path)[-5:]) < 0.5 * sum(losses(tmp_path)[:5])
+    for name, parameter in teacher.named_parameters():
+        assert torch.equal(parameter, before[name])
+
+
+def test_a_teacher_and_its_weight_go_together(tmp_path: Path) -> None:
+    taught = replace(OBJECTIVE, teacher=1.0)
+    with pytest.raises(TrainingError, match="missing"):
+        train(tiny_reader(), tiny_task(), taught, SETTINGS, tmp_path)
+    with pytest.raises(TrainingError, match="given"):
+        train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, tmp_path, teacher=tiny_reader(depths=(3,)))
+    with pytest.raises(TrainingError, match="one exit"):
+        train(tiny_reader(), tiny_task(), taught, SETTINGS, tmp_path, teacher=tiny_reader())
 
 
 @pytest.mark.parametrize("what", ["full", "lora"])

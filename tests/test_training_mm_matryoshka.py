@@ -93,6 +93,20 @@ def test_all_terms_equal_a_slow_loop() -> None:
     assert losses.total.item() == pytest.approx(ranking + 0.7 * average(None) + 0.2 * average(6), rel=1e-5)
 
 
+def test_a_frozen_models_scores_teach_the_last_depth() -> None:
+    objective = replace(OBJECTIVE, depths=(6,), teacher=0.4)
+    grid, targets = random_grid(objective), torch.tensor([4, 0, 2])
+    scores = torch.randn(3, 5, generator=torch.Generator().manual_seed(9), requires_grad=True)
+    losses = grid_losses(objective, grid, targets, scores)
+    expected = sum(slow_divergence(grid[6, 6, dim], scores, 0.3) for dim in (2, 4, 8)) / 3
+    assert losses.teacher.item() == pytest.approx(expected, rel=1e-5)
+    assert losses.total.item() == pytest.approx(losses.prefix.item() + 0.4 * expected, rel=1e-5)
+    losses.total.backward()
+    assert scores.grad is None
+    with pytest.raises(TrainingError, match="teacher"):
+        grid_losses(objective, grid, targets)
+
+
 def test_no_gradient_reaches_the_teacher() -> None:
     objective = replace(OBJECTIVE, cross_depth=1.0)
     grid = random_grid(objective)

@@ -46,11 +46,11 @@ def write_source(folder: Path, seed: int = 0) -> Path:
     return source
 
 
-def tiny_reader(*, token_weights: bool = False, seed: int = 0) -> ReaderModel:
+def tiny_reader(*, token_weights: bool = False, depths: tuple[int, ...] = (1, 3), seed: int = 0) -> ReaderModel:
     with tempfile.TemporaryDirectory() as folder:
         source = write_source(Path(folder), seed)
         torch.manual_seed(seed)
-        return load_published(source, depths=(1, 3), dim=16, token_weights=token_weights, max_tokens=32)
+        return load_published(source, depths=depths, dim=16, token_weights=token_weights, max_tokens=32)
 
 
 def tiny_task(count: int = 20, seed: int = 0) -> TrainingSet:
@@ -86,6 +86,8 @@ def main(kind: str, folder: str, what: str = "full") -> None:
         assert torch.cuda.is_available() or join_processes().num_processes == 2
         train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, Path(folder) / "plain")
         train(tiny_reader(), tiny_task(), OBJECTIVE, replace(SETTINGS, chunk=2), Path(folder) / "cached")
+        taught, teacher = replace(OBJECTIVE, teacher=0.5), tiny_reader(depths=(3,), seed=1)
+        train(tiny_reader(), tiny_task(), taught, SETTINGS, Path(folder) / "taught", teacher=teacher)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from budgetvdr.training.data import text_set
 from budgetvdr.training.loop import TrainSettings, train
 from budgetvdr.training.mm_matryoshka import Objective
 from budgetvdr.training.models.heads import start_heads
-from budgetvdr.training.models.reader import load_published
+from budgetvdr.training.models.reader import load_published, plain_reader
 from budgetvdr.training.pairs import TrainingSet
 from budgetvdr.training.processes import join_processes
 
@@ -51,15 +51,20 @@ def published(folder: Path) -> Path:
     return folder / MODEL_IN_PACKAGE
 
 
-def objective_of(ablation: str, temperature: float, distil_temperature: float) -> Objective:
+def objective_of(options: argparse.Namespace) -> Objective:
     """The objective with or without one of its losses."""
-    objective = replace(OBJECTIVE, temperature=temperature, distil_temperature=distil_temperature)
+    objective = replace(
+        OBJECTIVE,
+        teacher=options.teacher,
+        temperature=options.temperature,
+        distil_temperature=options.distil_temperature,
+    )
     return {
         "none": objective,
         "dim": objective.without_dim_loss(),
         "layer": objective.without_layer_loss(),
         "cross-depth": replace(objective, cross_depth=0.0),
-    }[ablation]
+    }[options.ablation]
 
 
 def sample(held_out: TrainingSet, count: int) -> TrainingSet:
@@ -93,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-tokens", type=int, default=192, help="longest page; pages of --words 120 fit in 192")
     parser.add_argument("--learning-rate", type=float, default=5e-5, help="of the transformer, at its highest")
     parser.add_argument("--head-learning-rate", type=float, default=1e-3, help="of the heads, at its highest")
+    parser.add_argument("--teacher", type=float, default=0.0, help="weight of the plain model's scores, all 384 wide")
     parser.add_argument("--temperature", type=float, default=0.02, help="of the cross entropy")
     parser.add_argument("--distil-temperature", type=float, default=0.05, help="of the distillation; the paper has 0.1")
     parser.add_argument("--chunk", type=int, help="contents encoded at a time, with gradient caching; saves memory")
@@ -103,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     train_set, held_out = text_set(options.corpus / "train"), text_set(options.corpus / "held_out")
-    settings = settings_of(options)
-    objective = objective_of(options.ablation, options.temperature, options.distil_temperature)
+    objective = objective_of(options)
     state = join_processes()
     with state.main_process_first():
         source = options.weights or published(options.folder / "published")
@@ -117,9 +122,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     every = max(1, len(train_set.pairs) // _PAGES_FOR_HEADS)
     start_heads(model, [str(train_set.load(pair.page)) for pair in train_set.pairs[::every]])
-    held_out = sample(held_out, options.held_out)
-    on_step = report if state.is_main_process else None
-    train(model, train_set, objective, settings, options.folder, held_out=held_out, on_step=on_step)
+    train(
+        model,
+        train_set,
+        objective,
+        settings_of(options),
+        options.folder,
+        teacher=plain_reader(source, max_tokens=options.max_tokens) if options.teacher else None,
+        held_out=sample(held_out, options.held_out),
+        on_step=report if state.is_main_process else None,
+    )
     if state.is_main_process:
         name = f"all-MiniLM-L6-v2 trained for {options.steps} steps"
         save_checkpoint(model, objective, options.out, source=source, name=name, steps=options.steps)

@@ -56,6 +56,12 @@ class CachedStates:
             start += len(part)
 
 
+def encoded(encode: Encode, contents: Sequence[Content], chunk: int | None) -> TokenStates:
+    """The states of all contents, encoded `chunk` at a time; all at once where it is None."""
+    size = chunk or len(contents)
+    return joined([encode(contents[start : start + size]) for start in range(0, len(contents), size)])
+
+
 def joined(parts: Sequence[TokenStates]) -> TokenStates:
     """Batches as one, each padded to the longest."""
     longest = max(part.mask.shape[1] for part in parts)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from budgetvdr.training.caching import joined
+from budgetvdr.training.caching import encoded
 from budgetvdr.training.errors import TrainingDataError
 from budgetvdr.training.models.model import Content, Role
 from budgetvdr.training.pairs import TrainingSet
@@ -35,13 +35,8 @@ def evaluate_pairs(
     rows = {page: row for row, page in enumerate(pages)}
     with torch.no_grad():
         queries = [pair.query for pair in held_out.pairs]
-        query_states = joined([encode(queries[at : at + _BATCH], "query") for at in range(0, len(queries), _BATCH)])
-        page_states = joined(
-            [
-                encode([held_out.load(page) for page in pages[at : at + _BATCH]], "page")
-                for at in range(0, len(pages), _BATCH)
-            ]
-        )
+        query_states = encoded(lambda part: encode(part, "query"), queries, _BATCH)
+        page_states = encoded(lambda part: encode([held_out.load(str(page)) for page in part], "page"), pages, _BATCH)
         grid = score_grid(query_states, page_states, depth_pairs, dims, unit_queries=unit_queries)
     targets = torch.tensor([rows[pair.page] for pair in held_out.pairs])
     return {f"{query}/{page}/{dim}": _ndcg(matrix.cpu(), targets) for (query, page, dim), matrix in grid.items()}

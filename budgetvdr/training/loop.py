@@ -20,7 +20,7 @@ import torch
 from accelerate import PartialState
 from torch import Tensor, nn
 
-from budgetvdr.training.caching import CachedStates
+from budgetvdr.training.caching import CachedStates, encoded
 from budgetvdr.training.errors import TrainingError
 from budgetvdr.training.held_out import evaluate_pairs
 from budgetvdr.training.journal import Journal, plot_losses
@@ -35,7 +35,7 @@ from budgetvdr.training.processes import (
     mean_over_processes,
     share,
 )
-from budgetvdr.training.scores import TokenStates
+from budgetvdr.training.scores import TokenStates, score_grid
 from budgetvdr.training.state import load_state, save_state
 
 _SEEDS_APART = 1_000_003
@@ -76,10 +76,12 @@ class TrainSettings:
 class Work:
     """What every step uses.
 
-    encode: contents and their role -> states on the device of `state`. load: page id -> content.
+    encode: contents and their role -> states on the device of `state`. teach: the same for the frozen model, whose
+    states have one exit; None where nothing is learned from one. load: page id -> content.
     """
 
     encode: Callable[[Sequence[Content], Role], TokenStates]
+    teach: Callable[[Sequence[Content], Role], TokenStates] | None
     load: Callable[[str], Content]
     objective: Objective
     unit_queries: bool
@@ -94,19 +96,21 @@ def train(
     settings: TrainSettings,
     folder: Path,
     *,
+    teacher: ElasticModel | None = None,
     held_out: TrainingSet | None = None,
     on_step: Callable[[int, Mapping[str, float]], object] | None = None,
 ) -> None:
     """Trains `model` in place, what of it requires gradients.
 
     folder: of the run; where it holds a state of a run with the same settings, this one goes on from it, with the
-    losses that the first would have had. on_step: called after every step with its number, from 1, and its metrics.
+    losses that the first would have had. teacher: the frozen model that `objective.teacher` weighs, with one exit;
+    its scores are those of its full width. on_step: called after every step with its number, from 1, and its metrics.
 
     Raises TrainingError for settings that do not fit model or processes, CheckpointError for a folder with the state
     of another run, TrainingDataError for pairs that do not fill a batch.
     """
     state = join_processes(cpu=settings.cpu)
-    _check(model, objective, settings, state)
+    _check(model, objective, settings, state, teacher)
     model.to(state.device).train()
     model.checkpoint_activations(settings.checkpointing)
     optimizer = make_optimizer(model, settings)
@@ -123,15 +127,13 @@ def train(
     # A run from the start also evaluates, as step 0, the model as it came.
     journal = Journal(folder, start + 1 if start else 0) if state.is_main_process else None
 
-    def encode(contents: Sequence[Content], role: Role) -> TokenStates:
-        inputs = {name: tensor.to(state.device) for name, tensor in model.prepare(contents, role).items()}
-        with torch.autocast(state.device.type, torch.bfloat16, enabled=settings.bf16):
-            states: TokenStates = model(inputs, role)
-        return states
-
+    encode = _encoder(model, settings, state)
+    if teacher is not None:
+        teacher.to(state.device).eval().requires_grad_(False)
     if journal is not None and held_out is not None and start == 0:
         journal.write({"step": 0, "held_out": evaluate(model, encode, held_out, objective)})
-    work = Work(encode, training_set.load, objective, model.unit_queries, settings.chunk, state)
+    teach = None if teacher is None else _encoder(teacher, settings, state)
+    work = Work(encode, teach, training_set.load, objective, model.unit_queries, settings.chunk, state)
     for step in range(start, settings.steps):
         began = time.perf_counter()
         # Seeded by its number, a step is the same whether or not the run was interrupted before it.
@@ -144,6 +146,7 @@ def train(
             "prefix": mean_over_processes(losses.prefix, state),
             "distil": mean_over_processes(losses.distil, state),
             "cross_depth": mean_over_processes(losses.cross_depth, state),
+            "teacher": mean_over_processes(losses.teacher, state),
             "gradient": norm,
             "seconds": time.perf_counter() - began,
         }
@@ -169,9 +172,17 @@ def backward(work: Work, batch: Batch) -> Losses:
     places = {row: place for place, row in enumerate(gathered_order(len(batch.pages), processes))}
     targets = torch.tensor([places[row] for row in rows], device=work.state.device)
 
+    teacher_scores = _teacher_scores(work, queries, pages, len(batch.pages))
+
     def losses_of(query_states: TokenStates, page_states: TokenStates) -> Losses:
-        everywhere = gather_states(page_states, len(batch.pages), work.state)
-        return batch_losses(work.objective, query_states, everywhere, targets, unit_queries=work.unit_queries)
+        return batch_losses(
+            work.objective,
+            query_states,
+            gather_states(page_states, len(batch.pages), work.state),
+            targets,
+            unit_queries=work.unit_queries,
+            teacher_scores=teacher_scores,
+        )
 
     if work.chunk is None:
         losses = losses_of(work.encode(queries, "query"), work.encode(pages, "page"))
@@ -184,6 +195,32 @@ def backward(work: Work, batch: Batch) -> Losses:
     cached_queries.backward()
     cached_pages.backward()
     return losses
+
+
+def _teacher_scores(work: Work, queries: Sequence[str], pages: Sequence[Content], count: int) -> Tensor | None:
+    """(Bq, Bp) of the frozen model: this process's queries, the pages of all."""
+    teach = work.teach
+    if teach is None:
+        return None
+    with torch.no_grad():
+        query_states = encoded(lambda part: teach(part, "query"), queries, work.chunk)
+        page_states = encoded(lambda part: teach(part, "page"), pages, work.chunk)
+        everywhere = gather_states(page_states, count, work.state)
+        (depth,) = query_states.exits
+        width = query_states.exits[depth].shape[-1]
+        return score_grid(query_states, everywhere, [(depth, depth)], [width])[depth, depth, width]
+
+
+def _encoder(
+    model: ElasticModel, settings: TrainSettings, state: PartialState
+) -> Callable[[Sequence[Content], Role], TokenStates]:
+    def encode(contents: Sequence[Content], role: Role) -> TokenStates:
+        inputs = {name: tensor.to(state.device) for name, tensor in model.prepare(contents, role).items()}
+        with torch.autocast(state.device.type, torch.bfloat16, enabled=settings.bf16):
+            states: TokenStates = model(inputs, role)
+        return states
+
+    return encode
 
 
 def update(model: nn.Module, optimizer: torch.optim.Optimizer, clip: float, state: PartialState) -> float:
@@ -243,7 +280,20 @@ def set_rates(optimizer: torch.optim.Optimizer, share_of_highest: float) -> None
         group["lr"] = group["rate"] * share_of_highest
 
 
-def _check(model: ElasticModel, objective: Objective, settings: TrainSettings, state: PartialState) -> None:
+def _check(
+    model: ElasticModel,
+    objective: Objective,
+    settings: TrainSettings,
+    state: PartialState,
+    teacher: ElasticModel | None,
+) -> None:
+    if (teacher is not None) != (objective.teacher > 0):
+        found = "missing" if teacher is None else "given"
+        raise TrainingError(
+            f"the objective has weight {objective.teacher} for a teacher, which is {found}: expected both or neither"
+        )
+    if teacher is not None and (len(teacher.depths) != 1 or not teacher.unit_queries):
+        raise TrainingError(f"a teacher has one exit and unit queries; found exits {teacher.depths}")
     if not set(objective.depths) <= set(model.depths):
         raise TrainingError(f"the objective trains depths {objective.depths}, the model has exits at {model.depths}")
     if objective.dims[-1] > model.dim:

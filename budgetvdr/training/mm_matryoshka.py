@@ -1,8 +1,9 @@
 """The MM-Matryoshka objective: one model that retrieves at every (depth, prefix width) (paper sections 3.2 to 3.4).
 
 Two losses over in-batch score matrices: cross entropy at the last depth for every prefix, so that narrow vectors are
-useful; and distillation of the last depth's scores into the shallower depths, so that early exits are. A third,
-ours and off by default, lets a shallow query search pages of the last depth.
+useful; and distillation of the last depth's scores into the shallower depths, so that early exits are. Two more are
+ours and off by default: one lets a shallow query search pages of the last depth, the other keeps the last depth near
+the scores of a frozen model, where the pairs trained on are fewer or poorer than those that model has seen.
 
 What the paper leaves open, and how it is read here:
 
@@ -20,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -37,7 +39,8 @@ class Objective:
     depths: exits, ascending; the last one teaches the others. dims: prefix widths, ascending; the last is full width.
     alpha: dim -> weight of its prefix loss, 1 where left out. depth_weights: depth -> weight of its distillation, 1
     where left out. distil: lambda of Eq. 7. cross_depth: the same for (shallow query, last-depth page).
-    temperature: of the prefix loss. distil_temperature: of both distillations.
+    teacher: weight of the distillation of a frozen model's scores into the last depth. temperature: of the prefix
+    loss. distil_temperature: of all distillations.
 
     Raises TrainingError where depths or dims are not ascending positive numbers, where a weight names a depth or dim
     that is not trained, or where a temperature is not positive.
@@ -49,6 +52,7 @@ class Objective:
     depth_weights: Mapping[int, float] = field(default_factory=dict)
     distil: float = 1.0
     cross_depth: float = 0.0
+    teacher: float = 0.0
     temperature: float = 0.02
     distil_temperature: float = 0.1
 
@@ -105,28 +109,46 @@ class Losses:
     prefix: Tensor
     distil: Tensor
     cross_depth: Tensor
+    teacher: Tensor
 
 
 def batch_losses(
-    objective: Objective, queries: TokenStates, pages: TokenStates, targets: Tensor, *, unit_queries: bool = True
+    objective: Objective,
+    queries: TokenStates,
+    pages: TokenStates,
+    targets: Tensor,
+    *,
+    unit_queries: bool = True,
+    teacher_scores: Tensor | None = None,
 ) -> Losses:
     """The objective for one batch.
 
-    targets: (Bq,) for every query the row of its page. Pages beyond those are further negatives.
+    targets: (Bq,) for every query the row of its page. Pages beyond those are further negatives. teacher_scores:
+    (Bq, Bp) of the frozen model, where the objective has a weight for it.
     """
-    pairs = objective.depth_pairs
-    return grid_losses(objective, score_grid(queries, pages, pairs, objective.dims, unit_queries=unit_queries), targets)
+    grid = score_grid(queries, pages, objective.depth_pairs, objective.dims, unit_queries=unit_queries)
+    return grid_losses(objective, grid, targets, teacher_scores)
 
 
-def grid_losses(objective: Objective, grid: Grid, targets: Tensor) -> Losses:
-    """The objective (Eq. 7) from the score matrices of `objective.depth_pairs` and all dims."""
+def grid_losses(objective: Objective, grid: Grid, targets: Tensor, teacher_scores: Tensor | None = None) -> Losses:
+    """The objective (Eq. 7) from the score matrices of `objective.depth_pairs` and all dims.
+
+    Raises TrainingError where the objective has a weight for a teacher and its scores are not given.
+    """
     last = objective.depths[-1]
     ranking = prefix_loss({dim: grid[last, last, dim] for dim in objective.dims}, targets, objective)
     zero = ranking.new_zeros(())
     equal = distillation(grid, [(d, d) for d in objective.shallow], objective) if objective.distil else zero
     crossed = distillation(grid, [(d, last) for d in objective.shallow], objective) if objective.cross_depth else zero
-    total = ranking + objective.distil * equal + objective.cross_depth * crossed
-    return Losses(total, ranking, equal, crossed)
+    taught = zero
+    if objective.teacher:
+        if teacher_scores is None:
+            raise TrainingError("the objective has a weight for a teacher: expected its scores, found none")
+        students = [grid[last, last, dim] for dim in objective.dims]
+        divergences = [score_divergence(one, teacher_scores, objective.distil_temperature) for one in students]
+        taught = torch.stack(divergences).mean()
+    total = ranking + objective.distil * equal + objective.cross_depth * crossed + objective.teacher * taught
+    return Losses(total, ranking, equal, crossed, taught)
 
 
 def prefix_loss(scores: Mapping[int, Tensor], targets: Tensor, objective: Objective) -> Tensor:

@@ -154,3 +154,16 @@ def load_published(
         raise CheckpointError(f"{folder / 'model.safetensors'} lacks {missing[0]} and {len(missing) - 1} more")
     model.bert.load_state_dict({name: tensors[name] for name in wanted})
     return model
+
+
+def plain_reader(folder: Path, *, max_tokens: int = 256) -> ReaderModel:
+    """The published weights as they are: one exit, the last, whose vectors are the hidden states. A teacher.
+
+    Raises as `load_published` does.
+    """
+    shape = read_shape(folder)
+    model = load_published(folder, depths=(shape.num_hidden_layers,), dim=shape.hidden_size, max_tokens=max_tokens)
+    with torch.no_grad():
+        for name, parameter in model.heads().named_parameters():
+            parameter.copy_(torch.eye(shape.hidden_size) if name.endswith("weight") else torch.zeros(shape.hidden_size))
+    return model
