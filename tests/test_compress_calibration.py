@@ -83,7 +83,7 @@ def test_the_choice_is_that_of_the_rules_on_the_pairs_encoded_one_by_one(bundle:
 
 def test_tables_for_people(bundle: Path, pairs: Path) -> None:
     lines = list(calibrate_bundle(bundle, pairs, read="text_layer").lines())
-    assert lines[0] == "tiny, depth 3: 4 pairs, gamma 0.2; SR in per cent"
+    assert lines[0] == "tiny (int8), depth 3: 4 pairs, gamma 0.2; SR in per cent"
     assert [line.split()[0] for line in lines[2:9]] == ["2", "3", "4", "6", "8", "10", "12"]
     assert sum(line.endswith("chosen") for line in lines[:9]) == 1 and "±" in lines[2]
     assert lines[9:11] == ["SR by layer", "   K " + "".join(f"{layer:>9}" for layer in range(3))]
@@ -204,7 +204,7 @@ def test_an_evaluation_folder_gives_each_question_with_its_best_page(tmp_path: P
 def test_the_command(bundle: Path, pairs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["calibrate", str(bundle), "--pairs", str(pairs), "--read", "text_layer", "--most", "3"]
     assert main(command) == 0
-    assert capsys.readouterr().out.startswith("tiny, depth 3: 3 pairs")
+    assert capsys.readouterr().out.startswith("tiny (int8), depth 3: 3 pairs")
     assert main([*command, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((bundle / REPORT_NAME).read_text()) and printed["exits"][0]["pairs"] == 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -24,14 +24,10 @@ Floats = npt.NDArray[np.float32]
 
 def converter() -> ModuleType:
     """The recipe export/convert_reader.py, which is no part of a package."""
-    path = Path(__file__).parents[1] / "export" / "convert_reader.py"
-    spec = importlib.util.spec_from_file_location("convert_reader", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    folder = str(Path(__file__).parents[1] / "export")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module("convert_reader")
 
 
 def write_model(folder: Path, seed: int = 0) -> Path:
@@ -78,10 +74,11 @@ def write_model(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def write_bundle(folder: Path, source: Path, **settings: Any) -> Path:
-    """A bundle with exits at 1, 2 and 3; settings replace those of the converter's `write_bundle`."""
-    defaults = {"name": "tiny", "precision": "int8", "depths": (1, 2, 3), "dims": (8, 16, HIDDEN)}
-    converter().write_bundle(source, folder, **(defaults | settings))
+def write_bundle(folder: Path, source: Path, *, precision: str = "int8", **promised: Any) -> Path:
+    """A bundle with exits at 1, 2 and 3 that give hidden states; what is promised replaces that."""
+    defaults = {"name": "tiny", "depths": (1, 2, 3), "dims": (8, 16, HIDDEN), "trained_exits": (3,)}
+    recipe = converter()
+    recipe.write_bundle(source, folder, recipe.Promise(**(defaults | promised)), precision=precision)
     return folder
 
 

@@ -181,8 +181,7 @@ def _exit(depth: int) -> str:
 
 
 def _unit(rows: Vectors) -> Vectors:
-    # Layer normalisation leaves no row without length.
-    unit: Vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     return unit
 
 
