@@ -1,0 +1,100 @@
+"""Vision-language encoders at run time, without torch: pictures and queries -> the arrays a model takes.
+
+Whatever depends on the data (where image tokens go, rotary positions, windows) is worked out here and enters the model
+as plain arrays. Training, export and the runtime share this code, so that none of them can disagree with another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from budgetvdr.errors import BundleError
+from budgetvdr.pages import Boxes
+
+SETTINGS_NAME = "preprocess.json"
+TOKENIZER_NAME = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VisionBatch:
+    """What a model takes for B pages or queries of up to L tokens.
+
+    arrays: input name -> array. Always there: `input_ids` and `attention_mask` (B, L) int64, padded on the right.
+    Pages also have `visual_slots` (B, L) int64, the row of the image features that goes to a token or -1, and
+    `pixel_values`, float32. Families add their own.
+    counts: (B, L) bool, the tokens whose vectors are kept: those of the family's reference implementation.
+    regions: for each page (n, 4) float32 fractions of it (left, top, right, bottom), one row for each kept token;
+    text tokens stand for the whole page. Empty for queries.
+    """
+
+    arrays: dict[str, npt.NDArray[Any]]
+    counts: npt.NDArray[np.bool_]
+    regions: list[Boxes]
+
+
+class Preprocessor(Protocol):
+    """Pictures and texts -> batches, as one family takes them. Calls may come from several threads.
+
+    Nothing of a page's or query's own depends on its neighbours in the batch but the padding.
+    """
+
+    @property
+    def family(self) -> str:
+        """As in the bundle's manifest."""
+
+    def pages(self, images: Sequence[Image.Image]) -> VisionBatch:
+        """A batch of page pictures, of any mode and size. Raises EncodingError for one that the family cannot take."""
+
+    def queries(self, texts: Sequence[str]) -> VisionBatch:
+        """A batch of queries."""
+
+    def pixels(self, image: Image.Image) -> int:
+        """Pixels of a picture as the model sees it: what batches are measured in."""
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        """The tokens of a query as text, one for each vector kept."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings, without the tokenizer, as `open_preprocessor` reads them."""
+
+
+def open_preprocessor(folder: Path) -> Preprocessor:
+    """Reads `preprocess.json` and `tokenizer.json` of a bundle or of a checkpoint.
+
+    Raises BundleError where one is missing, cannot be read, or is of an unknown family.
+    """
+    # The families import the contract above.
+    from budgetvdr.encoders.vision import paligemma, prompts  # noqa: PLC0415
+
+    path = folder / SETTINGS_NAME
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        family = settings.pop("family")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise BundleError(
+            f"{path} is not readable as settings of preprocessing ({type(error).__name__}: {error}); "
+            "export the bundle again"
+        ) from error
+    tokenizer = prompts.open_tokenizer(folder / TOKENIZER_NAME)
+    try:
+        if family == "paligemma":
+            return paligemma.PaliGemmaPreprocessor(paligemma.PaliGemmaSettings.from_json(settings), tokenizer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BundleError(
+            f"{path} is not right for {family} ({type(error).__name__}: {error}); export the bundle again"
+        ) from error
+    raise BundleError(f"{path} is of the family {family!r}, which this budgetvdr does not know; install a newer one")
+
+
+def write_preprocessor(preprocessor: Preprocessor, folder: Path) -> None:
+    """Writes `preprocess.json`; the tokenizer's file is copied by whoever knows where it is."""
+    settings = {"family": preprocessor.family, **preprocessor.to_json()}
+    (folder / SETTINGS_NAME).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

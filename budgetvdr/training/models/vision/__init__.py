@@ -1,0 +1,1 @@
+"""Vision-language models with early exits, over the layers of published checkpoints."""
