@@ -2,6 +2,7 @@
 
     manifest.json     this file's `Manifest`, as JSON
     tokenizer.json    the `tokenizers` file
+    preprocess.json   how pages and queries are prepared; not for the reader
     *.onnx            one small graph per (role, depth)
     weights.bin       the tensors of every graph, as ONNX external data
 
@@ -22,7 +23,8 @@ from budgetvdr.errors import BundleError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
-FAMILIES = ("reader",)
+READER = "reader"
+FAMILIES = (READER, "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "modernvbert")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,22 @@ class Preset:
 
 
 @dataclass(frozen=True, slots=True)
+class Parity:
+    """How far an exported graph's vectors were from the model's, over some pages or queries.
+
+    role: "page" or "query". depth: the graph. exit: one of its exits. difference: the largest of any component.
+    cosine: of the vectors of one page or query, their mean, the lowest found. lowest: of any one vector.
+    """
+
+    role: str
+    depth: int
+    exit: int
+    difference: float
+    cosine: float
+    lowest: float
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a bundle promises.
 
@@ -71,6 +89,7 @@ class Manifest:
     compression: depth -> the calibrated window for page compression there; none for a bundle that was not calibrated.
     query_depths: page depth -> query depths trained to search pages of that depth, its own among them; a depth left
     out has its own alone.
+    dtype: of the weights, where the export says so. parity: as measured at the export.
     """
 
     format_version: int
@@ -88,6 +107,8 @@ class Manifest:
     files: Mapping[str, str]
     compression: Mapping[int, Window] = field(default_factory=dict)
     query_depths: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    dtype: str = ""
+    parity: tuple[Parity, ...] = ()
 
     def __post_init__(self) -> None:
         own = {depth: (depth,) for depth in self.depths}
@@ -170,6 +191,8 @@ def _parse(raw: Mapping[str, Any]) -> Manifest:
         files={str(name): str(digest) for name, digest in raw["files"].items()},
         compression={int(depth): _window(window) for depth, window in raw.get("compression", {}).items()},
         query_depths={int(page): tuple(int(d) for d in asked) for page, asked in raw.get("query_depths", {}).items()},
+        dtype=str(raw.get("dtype", "")),
+        parity=tuple(Parity(**row) for row in raw.get("parity", [])),
     )
 
 
@@ -224,8 +247,10 @@ def _check_files(manifest: Manifest, folder: Path) -> None:
         for name in graphs.values():
             if name not in manifest.files:
                 raise BundleError(f"{folder}: {role} graph {name} has no recorded hash")
-    if "tokenizer.json" not in manifest.files:
-        raise BundleError(f"{folder}: tokenizer.json has no recorded hash")
+    needed = ("tokenizer.json",) if manifest.family == READER else ("tokenizer.json", "preprocess.json")
+    for name in needed:
+        if name not in manifest.files:
+            raise BundleError(f"{folder}: {name} has no recorded hash")
     for name in manifest.files:
         if Path(name).name != name:
             raise BundleError(f"{folder}: file name {name!r} leaves the bundle folder")
