@@ -20,6 +20,7 @@ from budgetvdr.training.mm_matryoshka import (
     score_divergence,
 )
 from budgetvdr.training.scores import TokenStates, score_grid
+from budgetvdr.training.token_distillation import TaughtStates, token_distillation
 
 # Threads cost more than they save on tensors this small, most of all on a busy machine.
 torch.set_num_threads(1)
@@ -93,18 +94,21 @@ def test_all_terms_equal_a_slow_loop() -> None:
     assert losses.total.item() == pytest.approx(ranking + 0.7 * average(None) + 0.2 * average(6), rel=1e-5)
 
 
-def test_a_frozen_models_scores_teach_the_last_depth() -> None:
-    objective = replace(OBJECTIVE, depths=(6,), teacher=0.4)
-    grid, targets = random_grid(objective), torch.tensor([4, 0, 2])
-    scores = torch.randn(3, 5, generator=torch.Generator().manual_seed(9), requires_grad=True)
-    losses = grid_losses(objective, grid, targets, scores)
-    expected = sum(slow_divergence(grid[6, 6, dim], scores, 0.3) for dim in (2, 4, 8)) / 3
-    assert losses.teacher.item() == pytest.approx(expected, rel=1e-5)
-    assert losses.total.item() == pytest.approx(losses.prefix.item() + 0.4 * expected, rel=1e-5)
-    losses.total.backward()
-    assert scores.grad is None
+def test_a_teacher_adds_its_term() -> None:
+    objective = replace(OBJECTIVE, teacher=0.4, cross_depth=1.0, teacher_temperature=0.2)
+    queries, pages = random_states(1), random_states(2)
+    taught = TaughtStates(only(6, random_states(3)), only(6, random_states(4)))
+    losses = batch_losses(objective, queries, pages, torch.arange(3), taught=taught)
+    term = token_distillation(queries, pages, taught, objective.depth_pairs, objective.dims, temperature=0.2)
+    untaught = batch_losses(replace(objective, teacher=0.0), queries, pages, torch.arange(3))
+    assert losses.teacher.item() == pytest.approx(term.item())
+    assert losses.total.item() == pytest.approx(untaught.total.item() + 0.4 * term.item(), rel=1e-5)
     with pytest.raises(TrainingError, match="teacher"):
-        grid_losses(objective, grid, targets)
+        batch_losses(objective, queries, pages, torch.arange(3))
+
+
+def only(depth: int, states: TokenStates) -> TokenStates:
+    return TokenStates({depth: states.exits[depth]}, states.mask)
 
 
 def test_no_gradient_reaches_the_teacher() -> None:

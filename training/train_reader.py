@@ -55,6 +55,7 @@ def objective_of(options: argparse.Namespace) -> Objective:
     """The objective with or without one of its losses."""
     objective = replace(
         OBJECTIVE,
+        alpha=dict.fromkeys(OBJECTIVE.dims, options.ranking),
         teacher=options.teacher,
         temperature=options.temperature,
         distil_temperature=options.distil_temperature,
@@ -98,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-tokens", type=int, default=192, help="longest page; pages of --words 120 fit in 192")
     parser.add_argument("--learning-rate", type=float, default=5e-5, help="of the transformer, at its highest")
     parser.add_argument("--head-learning-rate", type=float, default=1e-3, help="of the heads, at its highest")
-    parser.add_argument("--teacher", type=float, default=0.0, help="weight of the plain model's scores, all 384 wide")
+    parser.add_argument("--ranking", type=float, default=1.0, help="weight of the cross entropy at each width")
+    parser.add_argument("--teacher", type=float, default=0.0, help="weight of the plain model's tokens, all 384 wide")
     parser.add_argument("--temperature", type=float, default=0.02, help="of the cross entropy")
     parser.add_argument("--distil-temperature", type=float, default=0.05, help="of the distillation; the paper has 0.1")
     parser.add_argument("--chunk", type=int, help="contents encoded at a time, with gradient caching; saves memory")

@@ -35,8 +35,9 @@ from budgetvdr.training.processes import (
     mean_over_processes,
     share,
 )
-from budgetvdr.training.scores import TokenStates, score_grid
+from budgetvdr.training.scores import TokenStates
 from budgetvdr.training.state import load_state, save_state
+from budgetvdr.training.token_distillation import TaughtStates
 
 _SEEDS_APART = 1_000_003
 
@@ -103,8 +104,8 @@ def train(
     """Trains `model` in place, what of it requires gradients.
 
     folder: of the run; where it holds a state of a run with the same settings, this one goes on from it, with the
-    losses that the first would have had. teacher: the frozen model that `objective.teacher` weighs, with one exit;
-    its scores are those of its full width. on_step: called after every step with its number, from 1, and its metrics.
+    losses that the first would have had. teacher: the frozen model that `objective.teacher` weighs, with one exit.
+    on_step: called after every step with its number, from 1, and its metrics.
 
     Raises TrainingError for settings that do not fit model or processes, CheckpointError for a folder with the state
     of another run, TrainingDataError for pairs that do not fill a batch.
@@ -172,7 +173,7 @@ def backward(work: Work, batch: Batch) -> Losses:
     places = {row: place for place, row in enumerate(gathered_order(len(batch.pages), processes))}
     targets = torch.tensor([places[row] for row in rows], device=work.state.device)
 
-    teacher_scores = _teacher_scores(work, queries, pages, len(batch.pages))
+    taught = _taught(work, queries, pages, len(batch.pages))
 
     def losses_of(query_states: TokenStates, page_states: TokenStates) -> Losses:
         return batch_losses(
@@ -181,7 +182,7 @@ def backward(work: Work, batch: Batch) -> Losses:
             gather_states(page_states, len(batch.pages), work.state),
             targets,
             unit_queries=work.unit_queries,
-            teacher_scores=teacher_scores,
+            taught=taught,
         )
 
     if work.chunk is None:
@@ -197,18 +198,15 @@ def backward(work: Work, batch: Batch) -> Losses:
     return losses
 
 
-def _teacher_scores(work: Work, queries: Sequence[str], pages: Sequence[Content], count: int) -> Tensor | None:
-    """(Bq, Bp) of the frozen model: this process's queries, the pages of all."""
+def _taught(work: Work, queries: Sequence[str], pages: Sequence[Content], count: int) -> TaughtStates | None:
+    """What the frozen model says about this process's queries and the pages of all."""
     teach = work.teach
     if teach is None:
         return None
     with torch.no_grad():
         query_states = encoded(lambda part: teach(part, "query"), queries, work.chunk)
         page_states = encoded(lambda part: teach(part, "page"), pages, work.chunk)
-        everywhere = gather_states(page_states, count, work.state)
-        (depth,) = query_states.exits
-        width = query_states.exits[depth].shape[-1]
-        return score_grid(query_states, everywhere, [(depth, depth)], [width])[depth, depth, width]
+        return TaughtStates(query_states, gather_states(page_states, count, work.state))
 
 
 def _encoder(
@@ -292,8 +290,8 @@ def _check(
         raise TrainingError(
             f"the objective has weight {objective.teacher} for a teacher, which is {found}: expected both or neither"
         )
-    if teacher is not None and (len(teacher.depths) != 1 or not teacher.unit_queries):
-        raise TrainingError(f"a teacher has one exit and unit queries; found exits {teacher.depths}")
+    if teacher is not None and len(teacher.depths) != 1:
+        raise TrainingError(f"a teacher has one exit, found {teacher.depths}")
     if not set(objective.depths) <= set(model.depths):
         raise TrainingError(f"the objective trains depths {objective.depths}, the model has exits at {model.depths}")
     if objective.dims[-1] > model.dim:

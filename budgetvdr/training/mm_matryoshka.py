@@ -2,8 +2,8 @@
 
 Two losses over in-batch score matrices: cross entropy at the last depth for every prefix, so that narrow vectors are
 useful; and distillation of the last depth's scores into the shallower depths, so that early exits are. Two more are
-ours and off by default: one lets a shallow query search pages of the last depth, the other keeps the last depth near
-the scores of a frozen model, where the pairs trained on are fewer or poorer than those that model has seen.
+ours and off by default: one lets a shallow query search pages of the last depth, the other keeps tokens near where a
+frozen model has them (`token_distillation`), where the pairs trained on are fewer or poorer than those it has seen.
 
 What the paper leaves open, and how it is read here:
 
@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from budgetvdr.training.errors import TrainingError
 from budgetvdr.training.scores import TokenStates, score_grid
+from budgetvdr.training.token_distillation import TaughtStates, token_distillation
 
 Grid = Mapping[tuple[int, int, int], Tensor]
 """(query depth, page depth, dim) -> (Bq, Bp) scores."""
@@ -39,8 +39,8 @@ class Objective:
     depths: exits, ascending; the last one teaches the others. dims: prefix widths, ascending; the last is full width.
     alpha: dim -> weight of its prefix loss, 1 where left out. depth_weights: depth -> weight of its distillation, 1
     where left out. distil: lambda of Eq. 7. cross_depth: the same for (shallow query, last-depth page).
-    teacher: weight of the distillation of a frozen model's scores into the last depth. temperature: of the prefix
-    loss. distil_temperature: of all distillations.
+    teacher: weight of the distillation of a frozen model's tokens into all of these pairs of depths. temperature: of
+    the prefix loss. distil_temperature: of both distillations of scores. teacher_temperature: of that of tokens.
 
     Raises TrainingError where depths or dims are not ascending positive numbers, where a weight names a depth or dim
     that is not trained, or where a temperature is not positive.
@@ -55,6 +55,7 @@ class Objective:
     teacher: float = 0.0
     temperature: float = 0.02
     distil_temperature: float = 0.1
+    teacher_temperature: float = 0.05
 
     def __post_init__(self) -> None:
         for what, values in (("depths", self.depths), ("dims", self.dims)):
@@ -66,8 +67,9 @@ class Objective:
         ):
             if not set(weights) <= set(allowed):
                 raise TrainingError(f"{what} has weights for {sorted(weights)}, expected some of {list(allowed)}")
-        if self.temperature <= 0 or self.distil_temperature <= 0:
-            raise TrainingError(f"temperatures must be above 0, found {self.temperature} and {self.distil_temperature}")
+        temperatures = (self.temperature, self.distil_temperature, self.teacher_temperature)
+        if min(temperatures) <= 0:
+            raise TrainingError(f"temperatures must be above 0, found {temperatures}")
 
     @property
     def shallow(self) -> tuple[int, ...]:
@@ -119,36 +121,36 @@ def batch_losses(
     targets: Tensor,
     *,
     unit_queries: bool = True,
-    teacher_scores: Tensor | None = None,
+    taught: TaughtStates | None = None,
 ) -> Losses:
     """The objective for one batch.
 
-    targets: (Bq,) for every query the row of its page. Pages beyond those are further negatives. teacher_scores:
-    (Bq, Bp) of the frozen model, where the objective has a weight for it.
+    targets: (Bq,) for every query the row of its page. Pages beyond those are further negatives. taught: the frozen
+    model's states of the same queries and pages, where the objective has a weight for it.
+
+    Raises TrainingError where the objective has a weight for a teacher and its states are not given.
     """
     grid = score_grid(queries, pages, objective.depth_pairs, objective.dims, unit_queries=unit_queries)
-    return grid_losses(objective, grid, targets, teacher_scores)
+    losses = grid_losses(objective, grid, targets)
+    if not objective.teacher:
+        return losses
+    if taught is None:
+        raise TrainingError("the objective has a weight for a teacher: expected its states, found none")
+    term = token_distillation(
+        queries, pages, taught, objective.depth_pairs, objective.dims, temperature=objective.teacher_temperature
+    )
+    return replace(losses, total=losses.total + objective.teacher * term, teacher=term)
 
 
-def grid_losses(objective: Objective, grid: Grid, targets: Tensor, teacher_scores: Tensor | None = None) -> Losses:
-    """The objective (Eq. 7) from the score matrices of `objective.depth_pairs` and all dims.
-
-    Raises TrainingError where the objective has a weight for a teacher and its scores are not given.
-    """
+def grid_losses(objective: Objective, grid: Grid, targets: Tensor) -> Losses:
+    """The objective (Eq. 7), without a teacher, from the score matrices of `objective.depth_pairs` and all dims."""
     last = objective.depths[-1]
     ranking = prefix_loss({dim: grid[last, last, dim] for dim in objective.dims}, targets, objective)
     zero = ranking.new_zeros(())
     equal = distillation(grid, [(d, d) for d in objective.shallow], objective) if objective.distil else zero
     crossed = distillation(grid, [(d, last) for d in objective.shallow], objective) if objective.cross_depth else zero
-    taught = zero
-    if objective.teacher:
-        if teacher_scores is None:
-            raise TrainingError("the objective has a weight for a teacher: expected its scores, found none")
-        students = [grid[last, last, dim] for dim in objective.dims]
-        divergences = [score_divergence(one, teacher_scores, objective.distil_temperature) for one in students]
-        taught = torch.stack(divergences).mean()
-    total = ranking + objective.distil * equal + objective.cross_depth * crossed + objective.teacher * taught
-    return Losses(total, ranking, equal, crossed, taught)
+    total = ranking + objective.distil * equal + objective.cross_depth * crossed
+    return Losses(total, ranking, equal, crossed, zero)
 
 
 def prefix_loss(scores: Mapping[int, Tensor], targets: Tensor, objective: Objective) -> Tensor:
