@@ -72,7 +72,7 @@ def open_preprocessor(folder: Path) -> Preprocessor:
     Raises BundleError where one is missing, cannot be read, or is of an unknown family.
     """
     # The families import the contract above.
-    from budgetvdr.encoders.vision import paligemma, prompts  # noqa: PLC0415
+    from budgetvdr.encoders.vision import modernvbert, paligemma, prompts, qwen  # noqa: PLC0415
 
     path = folder / SETTINGS_NAME
     try:
@@ -87,6 +87,10 @@ def open_preprocessor(folder: Path) -> Preprocessor:
     try:
         if family == "paligemma":
             return paligemma.PaliGemmaPreprocessor(paligemma.PaliGemmaSettings.from_json(settings), tokenizer)
+        if family == "modernvbert":
+            return modernvbert.ModernVBertPreprocessor(modernvbert.ModernVBertSettings.from_json(settings), tokenizer)
+        if family in qwen.FAMILIES:
+            return qwen.QwenPreprocessor(family, qwen.QwenSettings.from_json(settings), tokenizer)
     except (KeyError, TypeError, ValueError) as error:
         raise BundleError(
             f"{path} is not right for {family} ({type(error).__name__}: {error}); export the bundle again"

@@ -36,16 +36,16 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
     return number
 
 
-def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text in which special tokens are written out; none are added."""
-    ids: list[int] = tokenizer.encode(_clean(text), add_special_tokens=False).ids
+def encode(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[int]:
+    """The ids of a text in which special tokens may be written out. special: the tokenizer adds its marks as well."""
+    ids: list[int] = tokenizer.encode(_clean(text), add_special_tokens=special).ids
     return ids
 
 
-def written_pieces(tokenizer: Tokenizer, text: str) -> tuple[str, ...]:
-    """The part of the text that each of its tokens stands for."""
+def written_pieces(tokenizer: Tokenizer, text: str, *, special: bool = False) -> tuple[str, ...]:
+    """The part of the text that each of its tokens stands for; a mark stands for itself."""
     text = _clean(text)
-    encoding = tokenizer.encode(text, add_special_tokens=False)
+    encoding = tokenizer.encode(text, add_special_tokens=special)
     return tuple(
         text[start:end] or token for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True)
     )

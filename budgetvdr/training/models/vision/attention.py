@@ -65,19 +65,20 @@ def _from_global(attention: Tensor, inputs: Inputs) -> Tensor:
     return rows.gather(1, last[:, None, None].expand(-1, 1, rows.shape[2])).squeeze(1)
 
 
-def watched(layer: nn.Module, state: Tensor, mask: Tensor, rotary: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def watched(
+    layer: nn.Module, attention: Any, state: Tensor, mask: Tensor, rotary: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
     """Runs a stock layer; its states and the (B, H, L, L) attention, which stock layers compute and drop."""
-    own: Any = layer.get_submodule("self_attn")
     kept: list[Tensor] = []
-    usual = own.config
+    usual = attention.config
     # Only the plain implementation has the probabilities; other layers keep the fused one.
     plain = copy.copy(usual)
     plain._attn_implementation_internal = "eager"
-    own.config = plain
-    handle = own.register_forward_hook(lambda module, arguments, output: kept.append(output[1]))
+    attention.config = plain
+    handle = attention.register_forward_hook(lambda module, arguments, output: kept.append(output[1]))
     try:
         state = layer(state, attention_mask=mask, position_embeddings=rotary)
     finally:
         handle.remove()
-        own.config = usual
+        attention.config = usual
     return state, kept[0]

@@ -2,72 +2,101 @@
 
 from __future__ import annotations
 
-import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
+from torch import nn
+from transformers import AutoModel
 from transformers.initialization import no_init_weights
 
 from budgetvdr.errors import BundleError
 from budgetvdr.training.errors import CheckpointError
+from budgetvdr.training.models.vision.adapters import CONFIG_NAME, Adapter, Merged, read_adapter_config
 from budgetvdr.training.models.vision.model import VisionModel
+from budgetvdr.training.models.vision.modernvbert import ModernVBert
 from budgetvdr.training.models.vision.paligemma import PaliGemma
-from budgetvdr.training.models.vision.weights import Weights
+from budgetvdr.training.models.vision.qwen import Qwen
+from budgetvdr.training.models.vision.weights import WeightFiles, Weights, WeightsInMemory
+
+FAMILIES: Mapping[str, type[VisionModel]] = {
+    "paligemma": PaliGemma,
+    "qwen2_vl": Qwen,
+    "qwen2_5_vl": Qwen,
+    "qwen3_vl": Qwen,
+    "modernvbert": ModernVBert,
+}
+"""`model_type` of the plain model -> its class."""
 
 _HEADS = ("embedding_proj_layer", "custom_text_proj")
+# Weights in other formats stay where they are.
+_WANTED_FILES = ["*.json", "*.safetensors", "*.py"]
 
 
 def load_vision(
-    name: str | Path, *, depths: tuple[int, ...] | None = None, dtype: torch.dtype = torch.float32
+    name: str | Path,
+    *,
+    depths: tuple[int, ...] | None = None,
+    dtype: torch.dtype = torch.float32,
+    trust_remote_code: bool = False,
 ) -> VisionModel:
     """A published checkpoint with exits after the layers of `depths`, the last layer where left out.
 
-    name: a folder as Hugging Face lays them out. Only the layers needed for the deepest exit are read. Every exit
-    begins with the checkpoint's own final norm and head; `trained_exits` has only its last layer.
+    name: a folder as Hugging Face lays them out, or the name of one on its hub: a model of transformers' own retrieval
+    classes, of colpali-engine's, or a LoRA adapter for one, which is merged. dtype: of the weights. trust_remote_code:
+    whether a model that brings its own code may run it; where it wraps a known family the code is not needed.
 
-    Raises CheckpointError for what is no checkpoint of a known family, for weights other than safetensors, and where
-    weights are missing.
+    Only the decoder layers for the deepest exit are kept. Every exit begins with the checkpoint's own final norm and
+    head, so that only its last layer counts as trained (`trained_exits`).
+
+    Raises CheckpointError for what is no checkpoint of a known family, for weights other than safetensors, and for
+    weights that are missing or do not fit.
     """
-    folder = Path(name)
-    raw = _read_json(folder / "config.json")
-    kind = family_of(raw, folder)
-    config = plain_config(raw)
-    total = int(config["text_config"]["num_hidden_layers"])
+    folder = fetch(name)
+    adapter_folder = folder if (folder / CONFIG_NAME).is_file() else None
+    if adapter_folder is not None:
+        folder = fetch(_base_of(adapter_folder))
+    config = read_json(folder / "config.json")
+    weights: Weights
+    if plain_config(config).get("model_type") in FAMILIES:
+        weights = WeightFiles.of_model(folder)
+    else:
+        config, weights = _with_own_code(config, folder, trusted=trust_remote_code)
+    config = plain_config(config)
+    kind = FAMILIES[config["model_type"]]
+    adapter = None if adapter_folder is None else Adapter(adapter_folder, kind.renames)
+    merged = Merged(weights, kind.renames, adapter)
+    total = layer_count(config)
     wanted = (total,) if depths is None else depths
     if not wanted or max(wanted) > total or min(wanted) < 1:
         raise CheckpointError(f"{name} has {total} layers, asked for exits after {wanted}")
-    config = with_layers(config, max(wanted))
-    try:
-        preprocessor = kind.preprocessor_of(config, processor_settings(folder), folder)
-    except (KeyError, TypeError, ValueError, BundleError) as error:
-        raise CheckpointError(f"{folder}: cannot prepare inputs ({type(error).__name__}: {error})") from error
     with no_init_weights():
-        published = kind.empty(config)
-    weights = Weights.of_folder(folder)
-    fill(published, weights, kind, dtype)
+        published = kind.empty(with_layers(config, max(wanted)))
+    fill(published, merged, dtype, folder)
     return kind(
         published.eval(),
-        preprocessor,
-        norm=copy.deepcopy(published.get_submodule(kind.norm_path)),
-        projection=_head(weights, dtype),
+        _preprocessor(kind, config, [folder] if adapter_folder is None else [adapter_folder, folder]),
+        norm=published.get_submodule(kind.norm_path),
+        projection=_head(merged, dtype, folder),
         depths=tuple(wanted),
         trained_exits=(total,) if total in wanted else (),
     )
 
 
-def family_of(config: Mapping[str, Any], folder: Path) -> type[VisionModel]:
-    """The class for a `config.json`, of the plain model or of a wrapper."""
-    families = {"paligemma": PaliGemma}
-    kind = plain_config(config).get("model_type")
-    if kind not in families:
+def fetch(name: str | Path) -> Path:
+    """The folder itself, or that of a download. Raises CheckpointError where there is neither."""
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=_WANTED_FILES))
+    except (OSError, ValueError, HfHubHTTPError) as error:
         raise CheckpointError(
-            f"{folder} is a {config.get('model_type')!r}: expected one of {', '.join(families)}, plain or wrapped"
-        )
-    return families[kind]
+            f"{name} is neither a folder nor a model that could be had from the hub ({type(error).__name__}: {error})"
+        ) from error
 
 
 def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,70 +104,39 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return dict(config.get("vlm_config") or config)
 
 
-def processor_settings(folder: Path) -> dict[str, Any]:
-    """What `preprocessor_config.json` and `processor_config.json` say, flat; newer files nest the former in the latter.
-
-    Raises CheckpointError where there is neither.
-    """
-    found: dict[str, Any] = {}
-    for file in ("preprocessor_config.json", "processor_config.json"):
-        if (folder / file).is_file():
-            settings = _read_json(folder / file)
-            found |= settings.pop("image_processor", None) or {}
-            found |= settings
-    if not found:
-        raise CheckpointError(f"{folder} has no preprocessor_config.json, which says how pictures enter the model")
-    return found
+def layer_count(config: Mapping[str, Any]) -> int:
+    """Of the decoder, from a plain config. Early ones have the decoder's sizes at the top."""
+    sizes = {**config, **(config.get("text_config") or {})}
+    if "num_hidden_layers" not in sizes:
+        raise CheckpointError(f"the config of this {config.get('model_type')} does not say how many layers it has")
+    return int(sizes["num_hidden_layers"])
 
 
 def with_layers(config: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """A copy whose decoder has the first `count` layers."""
-    text = dict(config["text_config"])
+    """A copy of a plain config whose decoder has the first `count` layers."""
+    inner = "num_hidden_layers" in (config.get("text_config") or {})
+    text = dict(config["text_config"] if inner else config)
     text["num_hidden_layers"] = count
     if text.get("layer_types"):
         text["layer_types"] = text["layer_types"][:count]
-    return {**config, "text_config": text}
+    return {**config, "text_config": text} if inner else text
 
 
-def fill(published: nn.Module, weights: Weights, kind: type[VisionModel], dtype: torch.dtype) -> None:
+def fill(published: nn.Module, weights: Merged, dtype: torch.dtype, folder: Path) -> None:
     """Puts the weights in place, one at a time. Raises CheckpointError where one is missing or of another shape."""
-    places = kind_places(weights, kind)
-    found: dict[str, Tensor] = {}
+    found = {}
     for name, expected in published.state_dict().items():
-        if name not in places:
-            raise CheckpointError(f"{weights.folder} has no weights for {name}")
-        tensor = weights.read(places[name])
+        if name not in weights:
+            raise CheckpointError(f"{folder} has no weights for {name}")
+        tensor = weights.read(name)
         if tensor.shape != expected.shape:
-            raise CheckpointError(
-                f"{weights.folder}: {places[name]} is {tuple(tensor.shape)}, its config says {tuple(expected.shape)}"
-            )
+            raise CheckpointError(f"{folder}: {name} is {tuple(tensor.shape)}, its config says {tuple(expected.shape)}")
         found[name] = tensor.to(dtype)
     published.load_state_dict(found, assign=True)
 
 
-def kind_places(weights: Weights, kind: type[VisionModel]) -> dict[str, str]:
-    """Name in the transformers model -> name in the checkpoint."""
-    return {weights.plain_name(name, kind.renames): name for name in weights.names}
-
-
-def _head(weights: Weights, dtype: torch.dtype) -> nn.Linear:
-    names = {weights.plain_name(name, ()): name for name in weights.names}
-    for head in _HEADS:
-        if f"{head}.weight" in names:
-            weight = weights.read(names[f"{head}.weight"])
-            bias = names.get(f"{head}.bias")
-            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=dtype)
-            with torch.no_grad():
-                linear.weight.copy_(weight)
-                if bias is not None:
-                    linear.bias.copy_(weights.read(bias))
-            return linear
-    raise CheckpointError(
-        f"{weights.folder} has no projection head ({' or '.join(_HEADS)}): it is not trained for late interaction"
-    )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Raises CheckpointError where the file is no JSON object."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -146,3 +144,72 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: expected an object, found a {type(raw).__name__}")
     return raw
+
+
+def _base_of(adapter: Path) -> str | Path:
+    base = str(read_adapter_config(adapter)["base_model_name_or_path"])
+    beside = adapter / base
+    return beside if beside.is_dir() else base
+
+
+def _preprocessor(kind: type[VisionModel], config: Mapping[str, Any], folders: list[Path]) -> Any:
+    """From the first folder that has what a processor needs: adapters mostly bring it along."""
+    for folder in folders:
+        files = [folder / file for file in ("preprocessor_config.json", "processor_config.json")]
+        present = [file for file in files if file.is_file()]
+        if not present or not (folder / "tokenizer.json").is_file():
+            continue
+        settings: dict[str, Any] = {}
+        for file in present:
+            # Newer files nest the settings for pictures in those of the processor.
+            raw = read_json(file)
+            settings |= raw.pop("image_processor", None) or {}
+            settings |= raw
+        try:
+            return kind.preprocessor_of(config, settings, folder)
+        except (KeyError, TypeError, ValueError, BundleError) as error:
+            raise CheckpointError(f"{folder}: cannot prepare inputs ({type(error).__name__}: {error})") from error
+    raise CheckpointError(
+        f"{folders[-1]} has no preprocessor_config.json and tokenizer.json, which say how pages enter"
+    )
+
+
+def _head(weights: Merged, dtype: torch.dtype, folder: Path) -> nn.Linear:
+    for head in _HEADS:
+        if f"{head}.weight" in weights:
+            weight = weights.read(f"{head}.weight")
+            with_bias = f"{head}.bias" in weights
+            linear = nn.Linear(weight.shape[1], weight.shape[0], bias=with_bias, dtype=dtype)
+            with torch.no_grad():
+                linear.weight.copy_(weight)
+                if with_bias:
+                    linear.bias.copy_(weights.read(f"{head}.bias"))
+            return linear
+    raise CheckpointError(
+        f"{folder} has no projection head ({' or '.join(_HEADS)}): it is not trained for late interaction"
+    )
+
+
+def _with_own_code(config: Mapping[str, Any], folder: Path, *, trusted: bool) -> tuple[dict[str, Any], Weights]:
+    """A model whose wrapper only its own code knows: built by that code, then taken out of it."""
+    kind = config.get("model_type")
+    if "auto_map" not in config:
+        raise CheckpointError(f"{folder} is a {kind!r}: expected one of {', '.join(FAMILIES)}, plain or wrapped")
+    if not trusted:
+        raise CheckpointError(
+            f"{folder} is a {kind!r} that brings its own code, which is not run unless asked for "
+            "(trust_remote_code=True): read it first"
+        )
+    WeightFiles.of_model(folder)  # pickled weights are refused here too
+    model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    for inner in _configs(model.config.to_dict()):
+        if inner.get("model_type") in FAMILIES:
+            return inner, WeightsInMemory(model.state_dict())
+    raise CheckpointError(f"{folder}: there is none of {', '.join(FAMILIES)} inside of {type(model).__name__}")
+
+
+def _configs(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    yield dict(config)
+    for value in config.values():
+        if isinstance(value, dict):
+            yield from _configs(value)

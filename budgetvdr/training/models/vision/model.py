@@ -8,6 +8,7 @@ exported graphs are compared with.
 from __future__ import annotations
 
 import copy
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,10 @@ class VisionModel(ElasticModel):
     def begin(self, inputs: Inputs) -> Beginning:
         """Embeds tokens and pictures."""
 
+    def attention_of(self, layer: nn.Module) -> nn.Module:
+        """The part of a layer that attends."""
+        return layer.get_submodule("self_attn")
+
     def kind(self, layer: int) -> str:
         """Which of the masks a layer takes."""
         return FULL
@@ -133,7 +138,7 @@ class VisionModel(ElasticModel):
             kind = self.kind(number)
             mask, rotary = start.masks[kind], start.rotary[kind]
             if watch is not None and number in watch.layers:
-                state, attention = watched(layer, state, mask, rotary)
+                state, attention = watched(layer, self.attention_of(layer), state, mask, rotary)
                 seen.append(watch.measure(attention, inputs))
             elif self.checkpointing and torch.is_grad_enabled():
                 state = checkpoint(layer, state, attention_mask=mask, position_embeddings=rotary, use_reentrant=False)
@@ -221,6 +226,12 @@ def pixel_scale(processor: Mapping[str, Any]) -> PixelScale:
             "resample": processor["resample"],
         }
     )
+
+
+def is_native(folder: Path) -> bool:
+    """Whether transformers' own retrieval class wrote the checkpoint, not colpali-engine."""
+    path = folder / "config.json"
+    return path.is_file() and "vlm_config" in json.loads(path.read_text(encoding="utf-8"))
 
 
 def _all_taken(taken: Sequence[object], contents: Sequence[object], expected: str) -> None:

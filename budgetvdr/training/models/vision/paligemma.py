@@ -20,6 +20,7 @@ from budgetvdr.training.models.vision.model import (
     Beginning,
     VisionModel,
     additive_mask,
+    is_native,
     pixel_scale,
     place,
     text_ids,
@@ -31,7 +32,10 @@ class PaliGemma(VisionModel):
 
     family = "paligemma"
     norm_path = "language_model.norm"
-    renames = ((r"^language_model\.model\.", "language_model."),)
+    renames = (
+        (r"^language_model\.model\.", "language_model."),
+        (r"^vision_tower\.vision_model\.", "vision_tower."),
+    )
 
     @classmethod
     def empty(cls, config: Mapping[str, Any]) -> nn.Module:
@@ -39,26 +43,33 @@ class PaliGemma(VisionModel):
         kind = config["text_config"].get("model_type", "gemma")
         if kind != "gemma":
             raise CheckpointError(f"PaliGemma over {kind} is not supported: expected gemma (ColPali 1.x)")
-        return PaliGemmaModel(PaliGemmaConfig.from_dict(dict(config)))
+        vision = {**config["vision_config"], "vision_use_head": False}
+        return PaliGemmaModel(PaliGemmaConfig.from_dict({**config, "vision_config": vision}))
 
     @classmethod
     def preprocessor_of(
         cls, config: Mapping[str, Any], processor: Mapping[str, Any], folder: Path
     ) -> PaliGemmaPreprocessor:
-        """Of ColPali's processor: ten padding tokens after a query, which the model was trained to think with."""
+        """Of ColPali's processor: ten padding tokens after a query, which the model was trained to think with.
+
+        transformers' checkpoints and colpali-engine's differ in what is written around them.
+        """
         vision = config["vision_config"]
         side = int(vision["image_size"])
         if (processor["size"]["height"], processor["size"]["width"]) != (side, side):
             raise ValueError(f"pictures of {processor['size']} for a vision tower of {side} pixels")
+        native = is_native(folder)
+        prompt = processor.get("visual_prompt_prefix") or "Describe the image."
         settings = PaliGemmaSettings(
             side=side,
             patch=int(vision["patch_size"]),
             scale=pixel_scale(processor),
             image="<image>",
             pad="<pad>",
-            page_prompt=f"<bos>{processor.get('visual_prompt_prefix', 'Describe the image.')}\n",
-            query_prefix=f"<bos>{processor.get('query_prefix', 'Question: ')}",
-            query_suffix=10 * "<pad>" + "\n",
+            # colpali-engine's has two: one of its own and one of PaliGemma's processor.
+            page_prompt=f"{'<bos>' if native else '<bos><bos>'}{prompt}\n",
+            query_prefix=f"<bos>{processor.get('query_prefix', 'Question: ' if native else '')}",
+            query_suffix=10 * "<pad>" + ("\n" if native else ""),
         )
         return PaliGemmaPreprocessor(settings, open_tokenizer(folder / TOKENIZER_NAME))
 

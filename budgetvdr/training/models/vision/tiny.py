@@ -7,18 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import nn
 from transformers import (
+    ColModernVBertConfig,
+    ColModernVBertForRetrieval,
     ColPaliConfig,
     ColPaliForRetrieval,
     GemmaConfig,
+    ModernBertConfig,
+    ModernVBertConfig,
     PaliGemmaConfig,
     PreTrainedTokenizerFast,
     SiglipVisionConfig,
 )
+from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 HIDDEN, LAYERS, DIM = 32, 6, 16
@@ -60,6 +66,43 @@ def tiny_paligemma(folder: Path, *, layers: int = LAYERS, hidden: int = HIDDEN, 
     named = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
     fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokens, extra_special_tokens={"image_token": "<image>"}, padding_side="left", **named
+    )
+    fast.save_pretrained(folder)
+
+
+def tiny_modernvbert(folder: Path, *, layers: int = LAYERS, hidden: int = HIDDEN, seed: int = 0) -> None:
+    """ColModernVBERT: tiles of 32 pixels in 4 tokens, up to 3 tiles along a side; windows of 12 tokens either way."""
+    places = [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
+    marks = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
+    special = [*marks, "<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>", *places]
+    tokens = byte_tokenizer(special)
+    tokens.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    text: Any = ModernBertConfig(
+        vocab_size=tokens.get_vocab_size(),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        local_attention=24,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+    )
+    vision = SiglipVisionConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, image_size=32, patch_size=8
+    )
+    whole = ModernVBertConfig(
+        text_config=text.to_dict(), vision_config=vision.to_dict(), pixel_shuffle_factor=2, image_token_id=5
+    )
+    save(ColModernVBertForRetrieval(ColModernVBertConfig(vlm_config=whole.to_dict(), embedding_dim=DIM)), folder, seed)
+    images = Idefics3ImageProcessorPil(size={"longest_edge": 96}, max_image_size={"longest_edge": 32})
+    images.save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokens, cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", unk_token="[UNK]"
     )
     fast.save_pretrained(folder)
 
