@@ -263,7 +263,12 @@ def _index_arguments(parser: argparse.ArgumentParser) -> None:
 def _budget_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     point = parser.add_mutually_exclusive_group()
     point.add_argument("--budget", default=default, help=f"full, balanced or fast (default {default})")
-    point.add_argument("--point", type=_point, metavar="DEPTH,DIM", help="an exact point of the grid, e.g. 6,128")
+    point.add_argument(
+        "--point",
+        type=_point,
+        metavar="DEPTH,DIM[,PAGE_DEPTH]",
+        help="an exact point of the grid, e.g. 6,128; 2,128,6 asks pages of depth 6 with a query of depth 2",
+    )
     parser.add_argument(
         "--candidates",
         type=int,
@@ -301,8 +306,8 @@ def _shares(text: str) -> tuple[float, ...]:
 
 def _point(text: str) -> tuple[int, ...]:
     numbers = _numbers(text)
-    if len(numbers) != 2:
-        raise argparse.ArgumentTypeError(f"expected DEPTH,DIM such as 6,128, found {text!r}")
+    if len(numbers) not in (2, 3):
+        raise argparse.ArgumentTypeError(f"expected DEPTH,DIM such as 6,128, or DEPTH,DIM,PAGE_DEPTH, found {text!r}")
     return numbers
 
 

@@ -19,7 +19,7 @@ from budgetvdr.budget import Budget, Plan
 from budgetvdr.calibration import calibrate_bundle
 from budgetvdr.calibration_pairs import draw, load_pairs
 from budgetvdr.compression_grid import GridOptions, run_compression_grid
-from budgetvdr.demo import hit_lines, run_demo
+from budgetvdr.demo import depth_text, hit_lines, run_demo
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import BudgetVDRError
 from budgetvdr.evaluate.benchmark import Benchmark, load_benchmark
@@ -197,8 +197,10 @@ def _budget(arguments: argparse.Namespace, index: Index) -> Budget | str:
     """The preset, or the point, that was asked for, with the candidates that were."""
     name: str = arguments.budget
     if arguments.point is not None:
-        depth, dim = arguments.point
-        return Budget(depth=depth, dim=dim, candidates=arguments.candidates)
+        depth, dim, *page_depth = arguments.point
+        return Budget(
+            depth=depth, page_depth=page_depth[0] if page_depth else None, dim=dim, candidates=arguments.candidates
+        )
     if arguments.candidates is None or name not in index.presets:
         return name
     preset = index.presets[name]
@@ -224,6 +226,7 @@ def _info_rows(found: IndexInfo) -> dict[str, str]:
         "compression": "" if found.compression is None else described(found.compression),
         "signals": "kept, for recompressing" if found.signals else "",
         "depths": ", ".join(map(str, found.depths)),
+        "searched by": _query_depths_text(found.query_depths),
         "dims": ", ".join(map(str, found.dims)),
         "budgets": ", ".join(f"{name} {point.depth},{point.dim}" for name, point in found.presets.items()),
         "encoder": f"{found.encoder} ({found.fingerprint})",
@@ -240,11 +243,18 @@ def _vectors_text(found: IndexInfo) -> str:
     return f"{found.vectors} at depth {found.depths[-1]}, of {found.tokens} tokens"
 
 
+def _query_depths_text(query_depths: Mapping[int, tuple[int, ...]]) -> str:
+    """Nothing where each depth is searched by its own alone."""
+    crossed = {page: asked for page, asked in query_depths.items() if len(asked) > 1}
+    return "; ".join(f"pages of {page} by queries of {', '.join(map(str, asked))}" for page, asked in crossed.items())
+
+
 def _recall_text(report: RecallReport) -> str:
     proposed = "every page" if report.candidates is None else f"{report.candidates} candidates"
     return (
         f"{report.recall:.3f} of the exact {report.k} best, {report.worst:.3f} at worst, over {report.queries} queries "
-        f"at depth {report.depth}, dim {report.dim}, {proposed}; {report.pages} pages looked at, {report.ms:.1f} ms"
+        f"at {depth_text(report.depth, report.page_depth)}, dim {report.dim}, {proposed}; {report.pages} pages looked "
+        f"at, {report.ms:.1f} ms"
     )
 
 

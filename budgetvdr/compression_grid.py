@@ -80,7 +80,12 @@ def run_compression_grid(benchmark: Benchmark, encoder: Encoder, options: GridOp
     require_metrics_library()
     manifest = encoder.manifest
     for point in options.points:
-        plan(Budget(depth=point.depth, dim=point.dim), depths=manifest.depths, dims=manifest.dims, presets={})
+        plan(
+            Budget(depth=point.depth, dim=point.dim),
+            query_depths=manifest.query_depths,
+            dims=manifest.dims,
+            presets={},
+        )
     depths = sorted({point.depth for point in options.points})
     rows: list[CompressionRow] = []
     left_out = {

@@ -53,6 +53,11 @@ def _show(source: Path, questions: Sequence[str], index_path: Path) -> int:
     return 1 if report.failed else 0
 
 
+def depth_text(depth: int, page_depth: int) -> str:
+    """Depths of query and pages as people read them."""
+    return f"depth {depth}" if depth == page_depth else f"depth {depth} on pages of depth {page_depth}"
+
+
 def hit_lines(hits: Sequence[Hit]) -> list[str]:
     """Hits as a table for people, the cost in the last line."""
     if not hits:
@@ -60,8 +65,9 @@ def hit_lines(hits: Sequence[Hit]) -> list[str]:
     lines = [f"{rank:>3}  {hit.score:.4f}  {hit.doc_id}  page {hit.page_num}" for rank, hit in enumerate(hits, start=1)]
     spent = hits[0].budget
     lines.append(
-        f"     depth {spent.depth}, dim {spent.dim}: {spent.ms:.1f} ms ({spent.encode_ms:.1f} query, "
-        f"{spent.load_ms:.1f} loading, {spent.scan_ms:.1f} choosing among {spent.pages} pages, "
+        f"     {depth_text(spent.depth, spent.page_depth)}, dim {spent.dim}: {spent.ms:.1f} ms "
+        f"({spent.encode_ms:.1f} query, {spent.load_ms:.1f} loading, "
+        f"{spent.scan_ms:.1f} choosing among {spent.pages} pages, "
         f"{spent.exact_ms:.1f} exact scores of {spent.candidates})"
     )
     return lines

@@ -84,8 +84,9 @@ def estimate(
         raise ValueError(f"gamma must be a share above 0 and up to 1; found {gamma!r}")
     manifest = load_manifest(bundled_folder() if encoder is None else Path(encoder))
     stored = settings_for(manifest, depths).depths
-    presets = served_presets(manifest.presets, depths=stored, dims=manifest.dims)
-    point = plan(budget, depths=stored, dims=manifest.dims, presets=presets)
+    query_depths = {depth: manifest.query_depths[depth] for depth in stored}
+    presets = served_presets(manifest.presets, query_depths=query_depths, dims=manifest.dims)
+    point = plan(budget, query_depths=query_depths, dims=manifest.dims, presets=presets)
     tokens, vectors = pages * vectors_per_page, pages * vectors_per_page * gamma
     first_stage = vectors >= LEAST_VECTORS
     copy = round((1 + SPARE_SHARE) * vectors * (point.dim + 4) + pages * PAGE_BYTES)

@@ -30,6 +30,7 @@ class Finder:
         ranking = self.searcher.rank(snapshot, query.vectors, plan, k=k, where=where)
         spent = Spent(
             depth=plan.depth,
+            page_depth=plan.page_depth,
             dim=plan.dim,
             path=ranking.path,
             pages=ranking.pages,

@@ -30,8 +30,9 @@ class Hit:
     printed by the document's own numbering, "" where it has none. page_count: pages of the document.
     score: mean over query vectors of the best dot product; for unit vectors between -1 and 1. metadata: as given to
     add_pages. source: path or URI the page came from. text: what was read from the page. notes: what was noticed
-    when it was indexed. query: the text searched for. budget: what the search really spent: at which depth and dim, how
-    many pages it looked at (budget.pages), how many of these it scored exactly (budget.candidates), milliseconds.
+    when it was indexed. query: the text searched for. budget: what the search really spent: at which depth, page_depth
+    and dim, how many pages it looked at (budget.pages), how many of these it scored exactly (budget.candidates),
+    milliseconds.
     """
 
     id: str
@@ -72,7 +73,7 @@ class Hit:
         return self.view.picture(self, longest_side, password)
 
     def explain(self) -> Explanation:
-        """Which region of the page answered which query token, at the depth and width this search ran at.
+        """Which region of the page answered which query token, at the depths and width this search ran at.
 
         In a compressed index it tells too what became of each region: see `Explanation.kept`.
         """

@@ -73,7 +73,8 @@ class Index:
 
         path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle folder; None for the bundled encoder,
         which needs no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
-        fixed at creation. compression: a method of `budgetvdr.compress`, such as WardFold(gamma=0.2), by which pages
+        fixed at creation. One is enough for queries of every depth that the bundle was trained for to search it (see
+        `query_depths`). compression: a method of `budgetvdr.compress`, such as WardFold(gamma=0.2), by which pages
         keep fewer vectors; fixed at creation, None takes that of the index and keeps all in a new one. signals: keeps
         what the attention says of each token in a new index, 6 bytes a token and depth, so that `recompress` can use
         methods that ask for it. create: whether a missing index may be made. read_only: never creates or changes
@@ -116,8 +117,14 @@ class Index:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Depths that can be searched, ascending."""
+        """Depths whose page vectors are stored, ascending."""
         return self._store.settings.depths
+
+    @property
+    def query_depths(self) -> Mapping[int, tuple[int, ...]]:
+        """Stored depth -> query depths that the bundle was trained for to search its pages, its own among them."""
+        known = self._encoder.manifest.query_depths
+        return {depth: known[depth] for depth in self.depths}
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -127,7 +134,7 @@ class Index:
     @property
     def presets(self) -> Mapping[str, Preset]:
         """Named budgets that this index can serve."""
-        return served_presets(self._encoder.manifest.presets, depths=self.depths, dims=self.dims)
+        return served_presets(self._encoder.manifest.presets, query_depths=self.query_depths, dims=self.dims)
 
     @property
     def page_count(self) -> int:
@@ -206,7 +213,7 @@ class Index:
         your metadata and doc_id, page_num, page_count, label, source, reader.
 
         Scores are exact: mean over query vectors of the maximum over page vectors of the dot product, at the asked
-        depth and width. Blank pages are never returned.
+        depths and width. Blank pages are never returned.
 
         Raises QueryError for an empty or oversized query, a k below 1 or a filter that cannot be understood;
         BudgetError for a budget the index cannot serve.
@@ -319,7 +326,14 @@ class Index:
 
         def look(snapshot: Snapshot) -> IndexInfo:
             resident, recall = self._searcher.nbytes, self._recall.last(snapshot)
-            return describe(self._store, snapshot, presets=self.presets, resident_bytes=resident, recall=recall)
+            return describe(
+                self._store,
+                snapshot,
+                presets=self.presets,
+                query_depths=self.query_depths,
+                resident_bytes=resident,
+                recall=recall,
+            )
 
         return self._store.on_latest(look)
 
@@ -375,4 +389,4 @@ class Index:
         self.close()
 
     def _plan(self, budget: Budget | str) -> Plan:
-        return plan(budget, depths=self.depths, dims=self.dims, presets=self.presets)
+        return plan(budget, query_depths=self.query_depths, dims=self.dims, presets=self.presets)

@@ -20,7 +20,8 @@ class IndexInfo:
     is compressed. compression: how, with its version and every setting, None where each token has its vector.
     signals: whether it keeps what `Index.recompress` may need. blank_pages: pages without vectors, which no
     search returns. readers: where pages were read, "text_layer", "ocr" or "none" -> pages. notes: note -> pages.
-    depths, dims: selectable points. presets: name -> its point. metadata: your columns -> their types.
+    depths, dims: selectable points. query_depths: stored depth -> query depths trained to search it.
+    presets: name -> its point. metadata: your columns -> their types.
     encoder, fingerprint: the bundle it was made with.
     bytes_on_disk: everything under the path, old versions included; an object store does not tell, and it is
     `current_bytes` there. current_bytes: the data of this version; of it vector_bytes are vectors, all depths together,
@@ -43,6 +44,7 @@ class IndexInfo:
     notes: Mapping[str, int]
     depths: tuple[int, ...]
     dims: tuple[int, ...]
+    query_depths: Mapping[int, tuple[int, ...]]
     presets: Mapping[str, Preset]
     metadata: Mapping[str, str]
     encoder: str
@@ -68,6 +70,7 @@ def describe(
     snapshot: Snapshot,
     *,
     presets: Mapping[str, Preset],
+    query_depths: Mapping[int, tuple[int, ...]],
     resident_bytes: int,
     recall: RecallReport | None,
 ) -> IndexInfo:
@@ -87,6 +90,7 @@ def describe(
         notes=stats.notes,
         depths=settings.depths,
         dims=settings.dims,
+        query_depths=query_depths,
         presets=presets,
         metadata=snapshot.metadata_types(),
         encoder=settings.encoder_name,

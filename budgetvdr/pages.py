@@ -143,7 +143,8 @@ class EncodedQuery:
 class Spent:
     """What a search really cost; every hit of one search carries the same.
 
-    depth, dim: the point of the grid that ran. path: how pages were chosen: "scan" (vectors in memory, all of them or
+    depth, dim: the point of the grid that ran, depth being the query's. page_depth: the exit whose page vectors were
+    scored. path: how pages were chosen: "scan" (vectors in memory, all of them or
     those the first stage proposed), "proposed" (those the first stage proposed, read from disk), "pruned" (leading
     components in memory, the rest read as far as needed) or "stream" (every page read).
     pages, vectors: pages looked at, and their vectors. candidates: how many of these were scored exactly; not
@@ -154,6 +155,7 @@ class Spent:
     """
 
     depth: int
+    page_depth: int
     dim: int
     path: SearchPath
     pages: int

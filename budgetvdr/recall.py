@@ -25,8 +25,9 @@ class RecallReport:
     """What `Index.check_recall` measured.
 
     recall: mean share of the exact k best pages that the search found; pages that score the same are the same to it.
-    worst: the lowest share of any query. queries, k: how many, and how deep. depth, dim, candidates: the budget, as in
-    `Budget`. pages: mean number of pages looked at. version: of the index. ms: median milliseconds of a search.
+    worst: the lowest share of any query. queries, k: how many, and how deep. depth, page_depth, dim, candidates: the
+    budget, as in `Budget`. pages: mean number of pages looked at. version: of the index. ms: median milliseconds of a
+    search.
     """
 
     recall: float
@@ -34,6 +35,7 @@ class RecallReport:
     queries: int
     k: int
     depth: int
+    page_depth: int
     dim: int
     candidates: int | None
     pages: int
@@ -64,6 +66,7 @@ def check(finder: Finder, snapshot: Snapshot, texts: Sequence[str], plan: Plan, 
         queries=len(texts),
         k=k,
         depth=plan.depth,
+        page_depth=plan.page_depth,
         dim=plan.dim,
         candidates=plan.candidates,
         pages=round(statistics.fmean(each.pages for each in spent)) if spent else 0,

@@ -108,10 +108,10 @@ class Searcher:
         request = _Request(snapshot, query, plan, k, where)
         with self._open():
             start = perf_counter()
-            copy = self._resident.int8(snapshot, plan.depth, plan.dim)
+            copy = self._resident.int8(snapshot, plan.page_depth, plan.dim)
             candidates = _candidates(request, in_memory=copy is not None)
             if candidates is not None:
-                self._first_stage.load(snapshot, plan.depth)
+                self._first_stage.load(snapshot, plan.page_depth)
             load_ms, start = (perf_counter() - start) * 1e3, perf_counter()
             allowed = None if where is None else snapshot.matching(where)
             proposed = None if candidates is None else self._propose(request, candidates, allowed)
@@ -125,7 +125,7 @@ class Searcher:
         """Scores of the k best pages for each query, by scoring every stored vector: what other ways must find."""
         found = [Best(k) for _ in queries]
         with self._open():
-            for slab in snapshot.scan(plan.depth, plan.dim):
+            for slab in snapshot.scan(plan.page_depth, plan.dim):
                 for query, kept in zip(queries, found, strict=True):
                     kept.add(slab.addresses, self._exact_scores(slab, query))
         return [kept.scores for kept in found]
@@ -162,7 +162,7 @@ class Searcher:
         snapshot = request.snapshot
         if (snapshot.page_count() if allowed is None else len(allowed)) <= candidates:
             return None
-        return self._first_stage.propose(snapshot, request.plan.depth, request.query, candidates, allowed)
+        return self._first_stage.propose(snapshot, request.plan.page_depth, request.query, candidates, allowed)
 
     def _scan(
         self, request: _Request, copy: Copy, chosen: RowAddresses | None, load_ms: float, start: float
@@ -207,14 +207,16 @@ class Searcher:
     def _pruned(self, request: _Request, allowed: RowAddresses | None, load_ms: float, start: float) -> Ranking | None:
         """None where no leading components fit, or where they tell too little."""
         snapshot, plan = request.snapshot, request.plan
-        name = (snapshot.identity, plan.depth, plan.dim)
+        name = (snapshot.identity, plan.page_depth, plan.dim)
         fitting = [
-            w for w in snapshot.settings.dims if w < plan.dim and self._resident.fits_front(snapshot, plan.depth, w)
+            w
+            for w in snapshot.settings.dims
+            if w < plan.dim and self._resident.fits_front(snapshot, plan.page_depth, w)
         ]
         if name in self._not_pruned or not fitting:
             return None
         chosen = perf_counter()
-        copy = self._resident.front(snapshot, plan.depth, plan.dim, fitting[-1])
+        copy = self._resident.front(snapshot, plan.page_depth, plan.dim, fitting[-1])
         if copy is None:
             return None
         loaded = perf_counter()
@@ -234,7 +236,7 @@ class Searcher:
             # Many of the pages a filter leaves, or a large k, may need reading where few of all would.
             if allowed is None and request.k <= _USUAL_K:
                 self._not_pruned.add(name)
-                self._resident.drop_front(plan.depth, plan.dim, fitting[-1])
+                self._resident.drop_front(plan.page_depth, plan.dim, fitting[-1])
             return None
         pages, vectors = _looked_at(copy, places)
         return Ranking(
@@ -253,7 +255,7 @@ class Searcher:
         """Scores every page that meets the filter exactly, slab by slab, and keeps the best."""
         kept = Best(request.k)
         vectors = pages = 0
-        for slab in request.snapshot.scan(request.plan.depth, request.plan.dim, allowed):
+        for slab in request.snapshot.scan(request.plan.page_depth, request.plan.dim, allowed):
             kept.add(slab.addresses, self._exact_scores(slab, request.query))
             vectors += int(slab.offsets[-1])
             pages += len(slab.addresses)
@@ -273,7 +275,7 @@ class Searcher:
     def _decide(self, request: _Request, addresses: RowAddresses) -> _Found:
         """The exact k best among chosen pages, which are read a few at a time."""
         if len(addresses) <= _TAKEN_PAGES:
-            slab, facts = request.snapshot.vectors_and_facts(addresses, request.plan.depth, request.plan.dim)
+            slab, facts = request.snapshot.vectors_and_facts(addresses, request.plan.page_depth, request.plan.dim)
             scores = self._exact_scores(slab, request.query)
             order = best(scores, request.k, addresses)
             return _Found([facts[place] for place in order], scores[order], int(slab.offsets[-1]))
@@ -287,7 +289,7 @@ class Searcher:
         """Chosen pages and their exact scores, in the order asked, a few at a time."""
         for first in range(0, len(addresses), _TAKEN_PAGES):
             part = addresses[first : first + _TAKEN_PAGES]
-            slab = request.snapshot.vectors(part, request.plan.depth, request.plan.dim)
+            slab = request.snapshot.vectors(part, request.plan.page_depth, request.plan.dim)
             yield slab, self._exact_scores(slab, request.query)
 
     def _exact_scores(self, slab: Slab, query: Float) -> Float:
@@ -297,7 +299,7 @@ class Searcher:
 def _candidates(request: _Request, *, in_memory: bool) -> int | None:
     """How many pages the first stage is asked for; None where it is not asked, and its lists need not be in memory."""
     plan = request.plan
-    quick = in_memory and request.snapshot.vector_count(plan.depth) * plan.dim <= plan.quick_scan
+    quick = in_memory and request.snapshot.vector_count(plan.page_depth) * plan.dim <= plan.quick_scan
     return None if plan.candidates is None or quick else max(plan.candidates, request.k)
 
 

@@ -40,16 +40,17 @@ class StoreView:
 
     def explanation(self, hit: Hit) -> Explanation:
         """Matches the query with the page's vectors at the point of the grid the search ran at."""
-        depth, dim = hit.budget.depth, hit.budget.dim
+        spent = hit.budget
 
         def look(snapshot: Snapshot) -> tuple[tuple[Vectors, Boxes] | None, FoldMap | None]:
-            return snapshot.page_vectors(hit.id, depth, dim), snapshot.fold_map(hit.id, depth)
+            vectors = snapshot.page_vectors(hit.id, spent.page_depth, spent.dim)
+            return vectors, snapshot.fold_map(hit.id, spent.page_depth)
 
         found, folds = self._store.on_latest(look)
         if found is None or not len(found[0]):
             raise IndexStoreError(f"{hit.id} is no longer in the index, or blank by now; search again")
         vectors, regions = found
-        return explain(query_at(self._encoder, hit.query, depth, dim), vectors, regions, folds)
+        return explain(query_at(self._encoder, hit.query, spent.depth, spent.dim), vectors, regions, folds)
 
 
 def query_at(encoder: Encoder, text: str, depth: int, dim: int) -> EncodedQuery:

@@ -185,7 +185,7 @@ def test_eval_prints_the_object(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert len(rows) == 15
     assert (rows[0]["depth"], rows[0]["dim"], rows[0]["retention"]) == (6, 384, 1.0)
     quality, cost = {"ndcg@5", "recall@1", "recall@5", "map", "retention"}, {"bytes_per_page", "ms_per_query"}
-    assert set(rows[0]) == {"depth", "dim", "vectors"} | quality | cost
+    assert set(rows[0]) == {"depth", "query_depth", "page_depth", "dim", "vectors"} | quality | cost
     # Without OCR the scan's questions have no answer, the digital documents' mostly do.
     assert 0.6 < rows[0]["ndcg@5"] < 0.95
     assert rows[0]["bytes_per_page"] == round(rows[0]["vectors"] * 384 * 2)

@@ -125,9 +125,9 @@ def test_a_bundle_without_attention_says_so_before_any_page_is_read(source: Path
     bundle = tiny_bert.write_bundle(tmp_path / "bundle", source)
     strip_attention(bundle)
     encoder = ReaderEncoder(bundle)
-    with pytest.raises(CompressionError, match="tiny .int8. tells nothing of its attention"):
+    with pytest.raises(CompressionError, match=r"tiny .int8. tells nothing of its attention"):
         encoder.encode_pages([Page("doc", 1)], (2,), attention={2: Window(0, 1, 2)})
-    with pytest.raises(CompressionError, match="tiny .int8. tells nothing of its attention"):
+    with pytest.raises(CompressionError, match=r"tiny .int8. tells nothing of its attention"):
         encoder.encode_support(page(1, TEXT), 3)
     assert encoder.encode_query("fish", 1).vectors.shape == (1, tiny_bert.HIDDEN)
     (result,) = encoded(encoder.encode_pages([page(1, TEXT)], (2,)))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from budgetvdr.evaluate import Metrics, Report, Row
 from budgetvdr.evaluate.report import retention
 
-FULL = Row(6, 384, 491.5, Metrics(0.75, 0.7, 0.9, 0.72), 1.0, 21.25)
-CHEAP = Row(2, 32, 491.5, Metrics(0.60, 0.5, 0.8, 0.55), 0.8, 3.5)
+FULL = Row(6, 6, 384, 491.5, Metrics(0.75, 0.7, 0.9, 0.72), 1.0, 21.25)
+CHEAP = Row(2, 2, 32, 491.5, Metrics(0.60, 0.5, 0.8, 0.55), 0.8, 3.5)
 
 
 def test_bytes_a_page_are_vectors_times_width_times_two() -> None:
@@ -30,6 +31,8 @@ def test_the_json_object_has_the_promised_keys_in_order() -> None:
     assert (dumped["set"], dumped["queries"], dumped["pages"]) == ("tiny", 12, 40)
     assert dumped["rows"][1] == {
         "depth": 2,
+        "query_depth": 2,
+        "page_depth": 2,
         "dim": 32,
         "vectors": 491.5,
         "ndcg@5": 0.6,
@@ -49,8 +52,16 @@ def test_the_table_is_aligned_and_says_what_was_left_out() -> None:
     assert rows[1].split() == ["2", "32", "491.5", "0.6000", "0.5000", "0.8000", "0.5500", "80.0%", "31456", "3.50"]
 
 
+def test_a_query_on_pages_of_another_depth_shows_both() -> None:
+    crossed = Report("tiny", 12, 0, 40, (FULL, replace(CHEAP, page_depth=6)))
+    *_, row = crossed.lines()
+    assert row.split()[:2] == ["2/6", "32"]
+    rows = json.loads(json.dumps(crossed.as_dict()))["rows"]
+    assert (rows[1]["query_depth"], rows[1]["page_depth"]) == (2, 6)
+
+
 def test_a_full_budget_that_finds_nothing_has_no_retention() -> None:
-    blind = Row(6, 384, 10.0, Metrics(0.0, 0.0, 0.0, 0.0), None, 1.0)
+    blind = Row(6, 6, 384, 10.0, Metrics(0.0, 0.0, 0.0, 0.0), None, 1.0)
     report = Report("tiny", 12, 0, 40, (blind,))
     *_, row = report.lines()
     assert row.split()[7] == "-"

@@ -27,7 +27,7 @@ class MemoryIndex:
     """Scores a page by the words it shares with the query; a budget sees only the first dim / 8 words of a page."""
 
     texts: Mapping[tuple[str, int], str]
-    depths: tuple[int, ...] = (2, 4)
+    query_depths: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: {2: (2,), 4: (4,)})
     dims: tuple[int, ...] = (8, 16)
     vectors_per_page: float = 12.5
     calls: list[tuple[str, int, Budget, Mapping[str, str] | None]] = field(default_factory=list)
@@ -90,6 +90,14 @@ def test_the_full_budget_comes_first_and_is_the_reference() -> None:
     assert all(row.vectors == 12.5 and row.ms_per_query > 0 for row in report.rows)
 
 
+def test_pairs_of_depths_follow_the_depths() -> None:
+    index = MemoryIndex(TEXTS, query_depths={2: (2,), 4: (2, 3, 4)}, dims=(16,))
+    report = run_benchmark(FRUIT, index, points=grid_points(index))
+    assert [(row.depth, row.page_depth) for row in report.rows] == [(4, 4), (2, 2), (3, 4), (2, 4)]
+    asked = dict.fromkeys((budget.depth, budget.page_depth) for _, _, budget, _ in index.calls)
+    assert list(asked) == [(4, 4), (2, 2), (3, 4), (2, 4)]
+
+
 def test_only_the_full_budget_runs_when_no_points_are_given() -> None:
     report = run_benchmark(FRUIT, MemoryIndex(TEXTS))
     assert [(row.depth, row.dim) for row in report.rows] == [(4, 16)]
@@ -103,7 +111,7 @@ def test_a_point_given_twice_or_full_runs_once() -> None:
 def test_the_document_of_a_question_is_a_filter_and_timing_comes_after_scoring() -> None:
     index = MemoryIndex(TEXTS)
     run_benchmark(FRUIT, index, hits=3)
-    full = Budget(depth=4, dim=16)
+    full = Budget(depth=4, page_depth=4, dim=16)
     assert index.calls == [
         ("apples rot", 3, full, None),
         ("apples", 3, full, {"doc_id": "b.pdf"}),
@@ -120,7 +128,7 @@ def test_an_answer_page_that_is_not_in_the_index_is_a_miss() -> None:
 
 def test_a_point_the_index_lacks_is_refused_before_anything_runs() -> None:
     index = MemoryIndex(TEXTS)
-    with pytest.raises(BudgetError, match=r"depth 3 with dim 8 is not in this index: expected depth in \(2, 4\)"):
+    with pytest.raises(BudgetError, match=r"depth 3 on pages of depth 3 with dim 8 .* depth of {2: \(2,\), 4"):
         run_benchmark(FRUIT, index, points=[Plan(3, 8)])
     assert index.calls == []
 

@@ -14,12 +14,13 @@ FLOAT16_BYTES = 2
 class Row:
     """Quality and cost of one budget.
 
-    vectors: mean number of vectors a page.
+    depth: of the query. page_depth: the exit whose page vectors were scored. vectors: mean number of vectors a page.
     retention: nDCG@5 over nDCG@5 at the full budget (MM-Matryoshka, Eq. 8); None where the full budget scores 0.
     ms_per_query: median wall time of a search, in milliseconds, one question at a time.
     """
 
     depth: int
+    page_depth: int
     dim: int
     vectors: float
     metrics: Metrics
@@ -57,7 +58,7 @@ class Report:
         }
 
     def lines(self) -> Iterator[str]:
-        """A table for people, one line at a time."""
+        """A table for people, one line at a time; 2/6 is a query of depth 2 on pages of depth 6."""
         left_out = f", {self.unanswered} without an answer page left out" if self.unanswered else ""
         yield f"{self.name}: {self.queries} questions{left_out}, {self.pages} pages"
         yield (
@@ -67,8 +68,9 @@ class Report:
         for row in self.rows:
             found = row.metrics
             kept = "-" if row.retention is None else f"{row.retention:.1%}"
+            depth = f"{row.depth}" if row.depth == row.page_depth else f"{row.depth}/{row.page_depth}"
             yield (
-                f"{row.depth:>5} {row.dim:>5} {row.vectors:>8.1f} {found.ndcg_5:>7.4f} {found.recall_1:>7.4f} "
+                f"{depth:>5} {row.dim:>5} {row.vectors:>8.1f} {found.ndcg_5:>7.4f} {found.recall_1:>7.4f} "
                 f"{found.recall_5:>7.4f} {found.average_precision:>7.4f} {kept:>9} {row.bytes_per_page:>10} "
                 f"{row.ms_per_query:>9.2f}"
             )
@@ -82,6 +84,8 @@ def retention(ndcg_5: float, full_ndcg_5: float) -> float | None:
 def _row_dict(row: Row) -> dict[str, object]:
     return {
         "depth": row.depth,
+        "query_depth": row.depth,
+        "page_depth": row.page_depth,
         "dim": row.dim,
         "vectors": row.vectors,
         "ndcg@5": row.metrics.ndcg_5,

@@ -35,8 +35,8 @@ class SearchIndex(Protocol):
     """What evaluation needs of an index."""
 
     @property
-    def depths(self) -> tuple[int, ...]:
-        """Depths that can be searched, ascending."""
+    def query_depths(self) -> Mapping[int, tuple[int, ...]]:
+        """Stored page depth -> query depths trained to search it, its own among them; all ascending."""
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -57,8 +57,16 @@ class SearchIndex(Protocol):
 
 
 def grid_points(index: SearchIndex) -> tuple[Plan, ...]:
-    """Every (depth, dim) of the index, deepest first and widest first within a depth, so the full budget leads."""
-    return tuple(Plan(depth, dim) for depth in reversed(index.depths) for dim in reversed(index.dims))
+    """Every (depth, dim) of the index, then every pair of two depths that its bundle was trained for.
+
+    Deepest first and widest first within a depth, so the full budget leads.
+    """
+    pages = sorted(index.query_depths, reverse=True)
+    equal = [(page, page) for page in pages]
+    crossed = [(depth, page) for page in pages for depth in reversed(index.query_depths[page]) if depth != page]
+    return tuple(
+        Plan(depth, dim, page_depth=page) for depth, page in (*equal, *crossed) for dim in reversed(index.dims)
+    )
 
 
 def run_benchmark(benchmark: Benchmark, index: SearchIndex, *, points: Sequence[Plan] = (), hits: int = HITS) -> Report:
@@ -74,14 +82,22 @@ def run_benchmark(benchmark: Benchmark, index: SearchIndex, *, points: Sequence[
     for point in points:
         if point not in available:
             raise BudgetError(
-                f"depth {point.depth} with dim {point.dim} is not in this index: expected depth in {index.depths}, "
-                f"dim in {index.dims}"
+                f"depth {point.depth} on pages of depth {point.page_depth} with dim {point.dim} is not in this index: "
+                f"expected, by page depth, a depth of {dict(index.query_depths)}, dim in {index.dims}"
             )
     order = list(dict.fromkeys((available[0], *points)))
     measured = [(point, *_measure(benchmark, index, point, hits)) for point in order]
     full = measured[0][1]
     rows = tuple(
-        Row(point.depth, point.dim, index.vectors_per_page, found, retention(found.ndcg_5, full.ndcg_5), ms)
+        Row(
+            point.depth,
+            point.page_depth,
+            point.dim,
+            index.vectors_per_page,
+            found,
+            retention(found.ndcg_5, full.ndcg_5),
+            ms,
+        )
         for point, found, ms in measured
     )
     return Report(benchmark.name, len(benchmark.queries), len(benchmark.unanswered), index.page_count, rows)
@@ -106,8 +122,9 @@ def _measure(benchmark: Benchmark, index: SearchIndex, point: Plan, hits: int) -
 
 def _search(index: SearchIndex, query: BenchmarkQuery, point: Plan, hits: int) -> list[PageKey]:
     where = None if query.doc is None else {"doc_id": query.doc}
+    budget = Budget(depth=point.depth, page_depth=point.page_depth, dim=point.dim)
     try:
-        pages = index.search(query.text, k=hits, budget=Budget(depth=point.depth, dim=point.dim), where=where)
+        pages = index.search(query.text, k=hits, budget=budget, where=where)
     except QueryError as error:
         raise BenchmarkError(f"question {query.id!r} cannot be searched: {error}") from error
     return [(page.doc_id, page.page_num) for page in pages]
