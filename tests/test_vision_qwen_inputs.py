@@ -119,7 +119,7 @@ def test_windows_are_those_of_transformers(side: int) -> None:
     patches = (index[:, None] * 4 + torch.arange(4)).flatten().numpy()
     assert (groups.gather[groups.valid] == patches).all()
     assert (groups.valid.sum(axis=1) == np.diff(bounds.numpy())).all()
-    assert groups.gather.shape[1] == (2 * side) ** 2
+    assert groups.gather.shape[1] == window_groups([(2, 2)], 2, side).gather.shape[1] == (2 * side) ** 2
     assert (groups.gather.reshape(-1)[groups.back] == np.arange(len(patches))).all()
 
 

@@ -30,24 +30,27 @@ class Groups(NamedTuple):
 
 def image_groups(grids: Sequence[Grid]) -> Groups:
     """A group a picture."""
-    return _grouped(_pictures(grids))
+    return _grouped(_pictures(grids), max(rows * columns for rows, columns in grids))
 
 
 def window_groups(grids: Sequence[Grid], merge: int, side: int) -> Groups:
-    """A group a window of side * side tokens; those at the right and lower edge of a picture may be smaller."""
+    """A group a window of side * side tokens; those at the right and lower edge of a picture may be smaller.
+
+    W is that of a full window in every batch, so that graphs can rely on it.
+    """
     places = patch_positions(grids, merge) // (merge * side)
     rows, columns = places.max(axis=0) + 1
-    return _grouped((_pictures(grids) * rows + places[:, 0]) * columns + places[:, 1])
+    return _grouped((_pictures(grids) * rows + places[:, 0]) * columns + places[:, 1], (merge * side) ** 2)
 
 
 def _pictures(grids: Sequence[Grid]) -> Whole:
     return np.repeat(np.arange(len(grids)), [rows * columns for rows, columns in grids])
 
 
-def _grouped(labels: Whole) -> Groups:
+def _grouped(labels: Whole, width: int) -> Groups:
     order = np.argsort(labels, kind="stable")
     _, counts = np.unique(labels, return_counts=True)
-    valid = np.arange(counts.max()) < counts[:, None]
+    valid = np.arange(width) < counts[:, None]
     gather = np.zeros(valid.shape, dtype=np.int64)
     gather[valid] = order
     back = np.empty(len(labels), dtype=np.int64)

@@ -40,6 +40,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen2_5_vl": (Qwen2_5_VLConfig, Qwen2_5_VLModel),
     "qwen3_vl": (Qwen3VLConfig, Qwen3VLModel),
 }
+_SIZES = ("patch_size", "merge_size", "temporal_patch_size")
 _IMAGE, _PAD = "<|image_pad|>", "<|endoftext|>"
 # The three share the texts of colpali-engine's processors.
 _PAGE_PROMPT = f"<|im_start|>user\n<|vision_start|>{_IMAGE}<|vision_end|>Describe the image.<|im_end|>{_PAD}"
@@ -122,6 +123,10 @@ class Qwen(VisionModel):
         assert isinstance(layers, nn.ModuleList)
         return layers
 
+    def checkpoint_activations(self, on: bool) -> None:
+        """Of the decoder's layers and of the tower's blocks, which take the most memory."""
+        self.checkpointing = on
+
     def begin(self, inputs: Inputs) -> Beginning:
         """Places the pictures' features among the tokens; Qwen3-VL has more of them for the layers that follow."""
         text = self.published.get_submodule("language_model")
@@ -129,7 +134,9 @@ class Qwen(VisionModel):
         additions = []
         if "pixel_values" in inputs:
             slots = inputs["visual_slots"]
-            features, deep = see(self.published.get_submodule("visual"), inputs, self.depths[-1])
+            features, deep = see(
+                self.published.get_submodule("visual"), inputs, self.depths[-1], checkpointing=self.checkpointing
+            )
             state = place(features, slots, state)
             additions = [place(part, slots, torch.zeros_like(state)) for part in deep]
         length = state.shape[1]
@@ -140,9 +147,6 @@ class Qwen(VisionModel):
             {FULL: text.get_submodule("rotary_emb")(state, inputs["position_ids"])},
             tuple(additions),
         )
-
-
-_SIZES = ("patch_size", "merge_size", "temporal_patch_size")
 
 
 def _read_config(config: Mapping[str, Any]) -> Any:

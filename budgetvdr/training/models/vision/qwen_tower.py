@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from budgetvdr.training.models.model import Inputs
 
@@ -29,11 +30,12 @@ class _Groups(NamedTuple):
         return attended.transpose(1, 2).flatten(0, 1)[self.back]
 
 
-def see(tower: Any, inputs: Inputs, deep: int) -> tuple[Tensor, list[Tensor]]:
+def see(tower: Any, inputs: Inputs, deep: int, *, checkpointing: bool) -> tuple[Tensor, list[Tensor]]:
     """N patches -> the features of N / merge**2 tokens, (n, hidden), and those for the first decoder layers.
 
     tower: `visual` of the transformers model. deep: most decoder layers there are to get features of their own
-    (deep stack); towers without such features give none.
+    (deep stack); towers without such features give none. checkpointing: whether blocks are computed again in the
+    backward pass.
     """
     state = _embed(tower, inputs)
     cosine, sine = tower.rotary_pos_emb(state, inputs["patch_positions"])
@@ -44,8 +46,10 @@ def see(tower: Any, inputs: Inputs, deep: int) -> tuple[Tensor, list[Tensor]]:
     additions = []
     for number, block in enumerate(tower.blocks):
         groups = images if windows is None or number in whole else windows
-        state = state + _attention(block.attn, block.norm1(state), cosine, sine, groups)
-        state = state + block.mlp(block.norm2(state))
+        if checkpointing and torch.is_grad_enabled():
+            state = checkpoint(_through, block, state, cosine, sine, groups, use_reentrant=False)
+        else:
+            state = _through(block, state, cosine, sine, groups)
         if number in sorted(sources)[:deep]:
             additions.append(tower.deepstack_merger_list[sources.index(number)](state))
     return tower.merger(state), additions
@@ -65,6 +69,12 @@ def _embed(tower: Any, inputs: Inputs) -> Tensor:
 def _groups(inputs: Inputs, kind: str) -> Any:
     names = [f"{kind}_{part}" for part in _Groups._fields]
     return _Groups(*(inputs[name] for name in names)) if names[0] in inputs else None
+
+
+def _through(block: Any, state: Tensor, cosine: Tensor, sine: Tensor, groups: _Groups) -> Tensor:
+    state = state + _attention(block.attn, block.norm1(state), cosine, sine, groups)
+    after: Tensor = state + block.mlp(block.norm2(state))
+    return after
 
 
 def _attention(attention: Any, state: Tensor, cosine: Tensor, sine: Tensor, groups: _Groups) -> Tensor:
