@@ -32,6 +32,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from budgetvdr.encoders.vision import open_preprocessor, write_preprocessor
 from budgetvdr.training.errors import CheckpointError
+from budgetvdr.training.models.vision.attention import Watch
 from budgetvdr.training.models.vision.load import load_vision
 from budgetvdr.training.models.vision.model import VisionModel
 from budgetvdr.training.models.vision.qwen import Qwen
@@ -223,6 +224,20 @@ def test_checkpointing_changes_no_gradient(folder: Path) -> None:
     torch.testing.assert_close(*gradients)
 
 
+def test_looking_at_attention_changes_no_vector(model: VisionModel) -> None:
+    inputs = model.prepare(pictures(), "page")
+    with torch.no_grad():
+        plain, _ = model.run(inputs)
+        looked, watched = model.run(inputs, Watch((0, 2), 3))
+    for depth in DEPTHS:
+        torch.testing.assert_close(looked[depth][inputs["counts"]], plain[depth][inputs["counts"]], rtol=0, atol=1e-5)
+    assert watched is not None
+    image = inputs["visual_slots"] >= 0
+    # Rows that sum to 1 hand on all there is.
+    torch.testing.assert_close(watched.in_degree.sum(dim=-1), torch.ones(2, len(SIZES)))
+    assert not watched.support[..., ~image].any()
+
+
 def test_native_pages_need_their_positions(folders: Folders) -> None:
     """transformers' ColQwen2 counts a page's tokens in a row where it is not given their positions."""
     folder = folders("qwen2_vl")
@@ -274,11 +289,12 @@ def test_a_bundle_prepares_what_the_checkpoint_does(folder: Path, model: VisionM
 
 
 def test_early_checkpoints_have_early_settings(folders: Folders, tmp_path: Path) -> None:
-    """Qwen2-VL's first files: the decoder's sizes at the top of the config, bounds of pixels under other names."""
+    """Qwen2-VL's first files: the decoder's sizes at the top of the config, several things under other names."""
     folder = folders("qwen2_vl")
     whole = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vlm_config"]
     early = {**whole, **whole["text_config"], "model_type": "qwen2_vl"}
-    del early["text_config"]
+    del early["text_config"], early["rope_parameters"]
+    early |= {"rope_theta": 1e6, "rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}}
     shutil.copy(folder / "tokenizer.json", tmp_path)
     processor = {
         "patch_size": 14,
@@ -294,7 +310,9 @@ def test_early_checkpoints_have_early_settings(folders: Folders, tmp_path: Path)
     assert (settings.least_pixels, settings.most_pixels) == (6272, 602112)
     assert settings.scale.factor == 1 / 255
     assert settings.query_suffix == 10 * "<|endoftext|>"
-    assert Qwen.empty(early).config.text_config.hidden_size == 32
+    published: Any = Qwen.empty(early)
+    assert published.config.text_config.hidden_size == 32
+    assert published.language_model.rotary_emb.mrope_section == [2, 1, 1]
     del processor["min_pixels"], processor["max_pixels"]
     settings = Qwen.preprocessor_of(early, processor, tmp_path).settings
     assert (settings.least_pixels, settings.most_pixels) == (3136, 12845056)
