@@ -2,9 +2,11 @@
 
     elastic.json         the `ElasticManifest`
     model.safetensors    the transformer, named as in its published weights; adapters are merged in
-    heads.safetensors    "DEPTH.projection.weight" (D, hidden) and .bias, and for weighted queries "DEPTH.weight.*"
+    heads.safetensors    "DEPTH.projection.weight" (D, hidden) and .bias, for weighted queries "DEPTH.weight.*", and for
+                         vision-language models "DEPTH.norm.*"
     config.json          of the transformer
     tokenizer.json
+    preprocess.json      of vision-language models: how pages and queries become inputs
 
 The transformer's three files are what its published folder has, so that whatever reads that reads this.
 """
@@ -14,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +28,12 @@ from tokenizers import Tokenizer
 from budgetvdr.training.errors import CheckpointError
 from budgetvdr.training.lora import merge_lora
 from budgetvdr.training.mm_matryoshka import Objective
+from budgetvdr.training.models.model import ElasticModel
 from budgetvdr.training.models.reader import ReaderModel, read_shape
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "elastic.json"
-_MODEL, _HEADS, _CONFIG, _TOKENIZER = "model.safetensors", "heads.safetensors", "config.json", "tokenizer.json"
+MODEL_NAME, HEADS_NAME, _CONFIG, _TOKENIZER = "model.safetensors", "heads.safetensors", "config.json", "tokenizer.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +69,40 @@ def save_checkpoint(
 
     Raises CheckpointError where `folder` exists: a checkpoint is never written over.
     """
+
+    def copy_rest(partial: Path) -> None:
+        for file in (_CONFIG, _TOKENIZER):
+            shutil.copyfile(source / file, partial / file)
+
+    longest = (model.longest["page"], model.longest["query"])
+    return write_checkpoint(model, objective, folder, name=name, steps=steps, longest=longest, write_rest=copy_rest)
+
+
+def write_checkpoint(
+    model: ElasticModel,
+    objective: Objective,
+    folder: Path,
+    *,
+    name: str,
+    steps: int,
+    longest: tuple[int, int],
+    write_rest: Callable[[Path], object],
+) -> ElasticManifest:
+    """Writes weights, heads and manifest, and what else `write_rest` puts into the folder it is given.
+
+    longest: tokens of a page and of a query. Everything is there or nothing. Raises CheckpointError where `folder`
+    exists.
+    """
     if folder.exists():
         raise CheckpointError(f"{folder} exists: choose a new folder for the checkpoint")
     merge_lora(model)
     partial = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    for file, module in ((_MODEL, model.backbone()), (_HEADS, model.heads())):
-        tensors = {key: tensor.detach().float().cpu().contiguous() for key, tensor in module.state_dict().items()}
+    for file, module in ((MODEL_NAME, model.backbone()), (HEADS_NAME, model.heads())):
+        tensors = {key: tensor.detach().cpu().contiguous() for key, tensor in module.state_dict().items()}
         save_file(tensors, partial / file)
-    for file in (_CONFIG, _TOKENIZER):
-        shutil.copyfile(source / file, partial / file)
+    write_rest(partial)
     trained = {
         page: tuple(sorted(q for q, p in objective.depth_pairs if p == page)) for _, page in objective.depth_pairs
     }
@@ -89,21 +115,21 @@ def save_checkpoint(
         dims=objective.dims,
         query_depths={depth: trained[depth] for depth in depths},
         unit_queries=model.unit_queries,
-        max_tokens=model.longest["page"],
-        max_query_tokens=model.longest["query"],
+        max_tokens=longest[0],
+        max_query_tokens=longest[1],
         steps=steps,
-        files={file: _digest(partial / file) for file in (_MODEL, _HEADS, _CONFIG, _TOKENIZER)},
+        files={file.name: _digest(file) for file in sorted(partial.iterdir())},
     )
     (partial / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
     partial.rename(folder)
     return manifest
 
 
-def load_manifest(folder: Path) -> ElasticManifest:
-    """Reads the manifest and checks that the weights hold what it promises.
+def read_manifest(folder: Path) -> ElasticManifest:
+    """Reads the manifest of any family and checks that the folder holds what it promises.
 
     Raises CheckpointError where a file is missing or damaged, where the format is newer, and where the manifest names
-    depths or widths that transformer or heads do not have.
+    depths or widths that the heads do not have.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -117,15 +143,38 @@ def load_manifest(folder: Path) -> ElasticManifest:
     return manifest
 
 
+def load_manifest(folder: Path) -> ElasticManifest:
+    """`read_manifest` of a reader's checkpoint.
+
+    Raises CheckpointError as that does, for another family, and for depths that the transformer does not have.
+    """
+    manifest = read_manifest(folder)
+    if manifest.family != ReaderModel.family:
+        raise CheckpointError(f"{folder} is of the family {manifest.family!r}; this reads {ReaderModel.family!r}")
+    layers = read_shape(folder).num_hidden_layers
+    if manifest.depths[-1] > layers:
+        raise CheckpointError(f"{folder} claims an exit after {manifest.depths[-1]} layers; it has {layers}")
+    return manifest
+
+
+def chosen_depths(manifest: ElasticManifest, folder: Path, depths: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The depths asked for, all that were trained where left out.
+
+    Raises CheckpointError where one was not trained.
+    """
+    wanted = manifest.depths if depths is None else depths
+    if not wanted or not set(wanted) <= set(manifest.depths):
+        raise CheckpointError(f"{folder} was trained for depths {manifest.depths}, asked for {wanted}")
+    return wanted
+
+
 def load_checkpoint(folder: Path, *, depths: tuple[int, ...] | None = None) -> ReaderModel:
     """The trained model. depths: the exits wanted, all that were trained where left out.
 
     Raises CheckpointError as `load_manifest` does, and where an exit is asked for that was not trained.
     """
     manifest = load_manifest(folder)
-    wanted = manifest.depths if depths is None else depths
-    if not wanted or not set(wanted) <= set(manifest.depths):
-        raise CheckpointError(f"{folder} was trained for depths {manifest.depths}, asked for {wanted}")
+    wanted = chosen_depths(manifest, folder, depths)
     model = ReaderModel(
         read_shape(folder),
         Tokenizer.from_file(str(folder / _TOKENIZER)),
@@ -135,9 +184,9 @@ def load_checkpoint(folder: Path, *, depths: tuple[int, ...] | None = None) -> R
         max_tokens=manifest.max_tokens,
         max_query_tokens=manifest.max_query_tokens,
     )
-    heads = load_file(folder / _HEADS)
+    heads = load_file(folder / HEADS_NAME)
     try:
-        model.backbone().load_state_dict(load_file(folder / _MODEL))
+        model.backbone().load_state_dict(load_file(folder / MODEL_NAME))
         model.heads().load_state_dict({key: heads[key] for key in model.heads().state_dict()})
     except (RuntimeError, KeyError) as error:
         raise CheckpointError(f"{folder}: weights that do not fit its config: {error}") from error
@@ -163,20 +212,16 @@ def _parse(raw: Mapping[str, Any]) -> ElasticManifest:
 
 
 def _check(manifest: ElasticManifest, folder: Path) -> None:
-    if manifest.family != ReaderModel.family:
-        raise CheckpointError(f"{folder} is of the family {manifest.family!r}; this reads {ReaderModel.family!r}")
     for what, values in (("depths", manifest.depths), ("dims", manifest.dims)):
         if not values or list(values) != sorted(set(values)) or values[0] < 1:
             raise CheckpointError(f"{folder}: {what} must be ascending positive numbers, found {values}")
-    layers = read_shape(folder).num_hidden_layers
-    with safe_open(folder / _HEADS, framework="pt") as heads:
+    with safe_open(folder / HEADS_NAME, framework="pt") as heads:
         rows = {key: heads.get_slice(key).get_shape()[0] for key in heads.keys()}  # noqa: SIM118  (no mapping)
     for depth in manifest.depths:
         width = rows.get(f"{depth}.projection.weight")
-        if depth > layers or width is None:
+        if width is None:
             raise CheckpointError(
-                f"{folder} claims an exit after {depth} layers: expected as many layers and a head for it, "
-                f"found {layers} layers and heads {sorted(rows)}"
+                f"{folder} claims an exit after {depth} layers: expected a head for it, found {sorted(rows)}"
             )
         if width != manifest.dims[-1]:
             raise CheckpointError(f"{folder} claims {manifest.dims[-1]} components; the head of {depth} has {width}")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel
 from transformers.initialization import no_init_weights
 
+from budgetvdr.encoders.vision import TOKENIZER_NAME, Preprocessor, open_preprocessor
 from budgetvdr.errors import BundleError
+from budgetvdr.training.checkpoint import HEADS_NAME, MANIFEST_NAME, chosen_depths, read_manifest
 from budgetvdr.training.errors import CheckpointError
 from budgetvdr.training.models.vision.adapters import CONFIG_NAME, Adapter, Merged, read_adapter_config
 from budgetvdr.training.models.vision.model import VisionModel
@@ -47,16 +50,20 @@ def load_vision(
     """A published checkpoint with exits after the layers of `depths`, the last layer where left out.
 
     name: a folder as Hugging Face lays them out, or the name of one on its hub: a model of transformers' own retrieval
-    classes, of colpali-engine's, or a LoRA adapter for one, which is merged. dtype: of the weights. trust_remote_code:
-    whether a model that brings its own code may run it; where it wraps a known family the code is not needed.
+    classes, of colpali-engine's, or a LoRA adapter for one, which is merged; or what `save_vision` wrote. dtype: of the
+    weights. trust_remote_code: whether a model that brings its own code may run it; where it wraps a known family in a
+    known way the code is not needed.
 
-    Only the decoder layers for the deepest exit are kept. Every exit begins with the checkpoint's own final norm and
-    head, so that only its last layer counts as trained (`trained_exits`).
+    Only the decoder layers for the deepest exit are kept. Every exit of a published checkpoint begins with its own
+    final norm and head, so that only its last layer counts as trained (`trained_exits`); one trained here has all
+    exits that it was trained for, and no others.
 
     Raises CheckpointError for what is no checkpoint of a known family, for weights other than safetensors, and for
     weights that are missing or do not fit.
     """
     folder = fetch(name)
+    if (folder / MANIFEST_NAME).is_file():
+        return _load_trained(folder, depths, dtype)
     adapter_folder = folder if (folder / CONFIG_NAME).is_file() else None
     if adapter_folder is not None:
         folder = fetch(_base_of(adapter_folder))
@@ -74,17 +81,60 @@ def load_vision(
     wanted = (total,) if depths is None else depths
     if not wanted or max(wanted) > total or min(wanted) < 1:
         raise CheckpointError(f"{name} has {total} layers, asked for exits after {wanted}")
-    with no_init_weights():
-        published = kind.empty(with_layers(config, max(wanted)))
-    fill(published, merged, dtype, folder)
-    return kind(
-        published.eval(),
-        _preprocessor(kind, config, [folder] if adapter_folder is None else [adapter_folder, folder]),
+    published = _filled(kind, with_layers(config, max(wanted)), merged, dtype, folder)
+    preprocessor, tokenizer = _preprocessor(kind, config, [path for path in (adapter_folder, folder) if path])
+    model = kind(
+        published,
+        preprocessor,
         norm=published.get_submodule(kind.norm_path),
         projection=_head(merged, dtype, folder),
         depths=tuple(wanted),
         trained_exits=(total,) if total in wanted else (),
     )
+    model.tokenizer_file = tokenizer
+    return model.eval()
+
+
+def _load_trained(folder: Path, depths: tuple[int, ...] | None, dtype: torch.dtype) -> VisionModel:
+    """What `save_vision` wrote: every exit has a norm and head of its own."""
+    manifest = read_manifest(folder)
+    wanted = chosen_depths(manifest, folder, depths)
+    config = read_json(folder / "config.json")
+    kind = FAMILIES.get(manifest.family)
+    if kind is None or config.get("model_type") != manifest.family:
+        raise CheckpointError(f"{folder} is of the family {manifest.family!r}; expected one of {', '.join(FAMILIES)}")
+    published = _filled(kind, with_layers(config, wanted[-1]), Merged(WeightFiles.of_model(folder), ()), dtype, folder)
+    heads = load_file(folder / HEADS_NAME)
+    rows, columns = heads[f"{wanted[-1]}.projection.weight"].shape
+    model = kind(
+        published,
+        open_preprocessor(folder),
+        norm=published.get_submodule(kind.norm_path),
+        projection=nn.Linear(columns, rows, bias=f"{wanted[-1]}.projection.bias" in heads, dtype=dtype),
+        depths=wanted,
+        trained_exits=wanted,
+    )
+    try:
+        model.heads().load_state_dict({key: heads[key] for key in model.heads().state_dict()})
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointError(f"{folder}: heads that do not fit the model: {error}") from error
+    model.dims = manifest.dims
+    model.query_depths = {
+        page: tuple(depth for depth in queries if depth in wanted)
+        for page, queries in manifest.query_depths.items()
+        if page in wanted
+    }
+    model.tokenizer_file = folder / TOKENIZER_NAME
+    return model.eval()
+
+
+def _filled(
+    kind: type[VisionModel], config: Mapping[str, Any], weights: Merged, dtype: torch.dtype, folder: Path
+) -> nn.Module:
+    with no_init_weights():
+        published = kind.empty(config)
+    fill(published, weights, dtype, folder)
+    return published
 
 
 def fetch(name: str | Path) -> Path:
@@ -152,12 +202,14 @@ def _base_of(adapter: Path) -> str | Path:
     return beside if beside.is_dir() else base
 
 
-def _preprocessor(kind: type[VisionModel], config: Mapping[str, Any], folders: list[Path]) -> Any:
-    """From the first folder that has what a processor needs: adapters mostly bring it along."""
+def _preprocessor(
+    kind: type[VisionModel], config: Mapping[str, Any], folders: Sequence[Path]
+) -> tuple[Preprocessor, Path]:
+    """From the first folder that has what a processor needs, adapters mostly do; and its tokenizer's file."""
     for folder in folders:
         files = [folder / file for file in ("preprocessor_config.json", "processor_config.json")]
         present = [file for file in files if file.is_file()]
-        if not present or not (folder / "tokenizer.json").is_file():
+        if not present or not (folder / TOKENIZER_NAME).is_file():
             continue
         settings: dict[str, Any] = {}
         for file in present:
@@ -166,7 +218,7 @@ def _preprocessor(kind: type[VisionModel], config: Mapping[str, Any], folders: l
             settings |= raw.pop("image_processor", None) or {}
             settings |= raw
         try:
-            return kind.preprocessor_of(config, settings, folder)
+            return kind.preprocessor_of(config, settings, folder), folder / TOKENIZER_NAME
         except (KeyError, TypeError, ValueError, BundleError) as error:
             raise CheckpointError(f"{folder}: cannot prepare inputs ({type(error).__name__}: {error})") from error
     raise CheckpointError(

@@ -52,6 +52,9 @@ class VisionModel(ElasticModel):
     published final norm and head, which every exit begins with a copy of. depths: exits, ascending.
     trained_exits: those of `depths` that were trained for retrieval, for a published checkpoint its last layer.
 
+    query_depths: page depth -> query depths trained to search it. dims: prefix widths trained, ascending. A published
+    checkpoint has its last depth and its full width. tokenizer_file: where the preprocessor's tokenizer came from.
+
     Raises TrainingError for depths that the model does not have.
     """
 
@@ -78,6 +81,9 @@ class VisionModel(ElasticModel):
         if not depths or list(depths) != sorted(set(depths)) or depths[0] < 1 or depths[-1] > layers:
             raise TrainingError(f"exits must be ascending and within the {layers} layers, found {depths}")
         self.exits = nn.ModuleDict({str(depth): Exit(norm, projection) for depth in depths})
+        self.query_depths: Mapping[int, tuple[int, ...]] = {depth: (depth,) for depth in trained_exits}
+        self.dims: tuple[int, ...] = (self.dim,)
+        self.tokenizer_file: Path | None = None
         self.checkpointing = False
 
     @classmethod
