@@ -21,13 +21,18 @@ class Sessions:
 
     threads: threads inside one operator. 1, the default, suits callers that run several inputs side by side.
     providers: onnxruntime execution providers, best first. They are used as given: nothing is added or left out.
+    map_weights: takes the weights as they lie in the file instead of copying them into the order that multiplies
+    fastest: less memory, slower.
 
     Raises MissingExtraError where onnxruntime is not installed, ProviderError where it lacks a provider asked for.
     """
 
-    def __init__(self, folder: Path, *, threads: int = 1, providers: Sequence[str] = (CPU,)) -> None:
+    def __init__(
+        self, folder: Path, *, threads: int = 1, providers: Sequence[str] = (CPU,), map_weights: bool = False
+    ) -> None:
         self._folder = folder
         self._threads = threads
+        self._map_weights = map_weights
         self._providers = tuple(providers)
         self._ort = _onnxruntime()
         self._opened: dict[str, Any] = {}
@@ -65,6 +70,10 @@ class Sessions:
         session = self.open(graph)
         return frozenset(given.name for given in (*session.get_inputs(), *session.get_overridable_initializers()))
 
+    def outputs(self, graph: str) -> dict[str, list[int | str | None]]:
+        """Shape of each of a graph's outputs, with names for dimensions that vary. Raises as `run` does."""
+        return {given.name: given.shape for given in self.open(graph).get_outputs()}
+
     def open(self, graph: str) -> Any:
         """The onnxruntime session of a graph, made at the first call. Raises as `run` does."""
         with self._lock:
@@ -80,6 +89,8 @@ class Sessions:
         options.log_severity_level = _FATAL_ONLY
         # Idle threads that spin take the processor from the page next to them.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self._map_weights:
+            options.add_session_config_entry("session.disable_prepacking", "1")
         if CPU not in self._providers:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:

@@ -1,36 +1,85 @@
-"""A bundle folder -> the encoder that runs it."""
+"""A bundle -> the encoder that runs it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from budgetvdr.bundle import load_manifest, verify_files
-from budgetvdr.encoders import Encoder
+from budgetvdr.bundle import MANIFEST_NAME, READER, load_manifest, verify_files
+from budgetvdr.encoders import CalibratedEncoder
+from budgetvdr.encoders.hub import is_hub_name, snapshot
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.reader import ReaderEncoder
+from budgetvdr.encoders.vision.encoder import VisionEncoder
+from budgetvdr.errors import BundleError
 
 BUNDLED = "reader"
 
 
 def open_encoder(
-    bundle: str | Path | None = None, *, threads: int | None = None, providers: Sequence[str] = (CPU,)
-) -> Encoder:
+    bundle: str | Path | None = None,
+    *,
+    threads: int | None = None,
+    providers: Sequence[str] = (CPU,),
+    batch_pixels: int | None = None,
+    map_weights: bool = False,
+) -> CalibratedEncoder:
     """Opens a bundle, after comparing its files with the digests in its manifest.
 
-    bundle: the folder; None for the reader that comes with the package. threads: pages encoded side by side, one a
-    core where left out. providers: onnxruntime execution providers, best first.
+    bundle: the folder, or the name of a repository on the Hugging Face hub that holds one ("owner/name", with a
+    revision "owner/name@revision"); None for the reader that comes with the package. threads: cores to use, all where
+    left out. providers: onnxruntime execution providers, best first. batch_pixels, map_weights: see `VisionEncoder`;
+    the reader takes neither.
 
-    Raises BundleError where the bundle is missing, damaged or too new, MissingExtraError without onnxruntime,
-    ProviderError for a provider that cannot be used.
+    Raises BundleError where the bundle is missing, damaged or too new, or is a checkpoint that has to be exported
+    first, MissingExtraError without onnxruntime, and without huggingface_hub for a name on the hub, ProviderError for
+    a provider that cannot be used.
     """
-    folder = bundled_folder() if bundle is None else Path(bundle)
+    folder = bundled_folder() if bundle is None else _folder(bundle)
     manifest = load_manifest(folder)
     verify_files(manifest, folder)
-    return ReaderEncoder(folder, threads=threads, providers=providers)
+    if manifest.family == READER:
+        return ReaderEncoder(folder, threads=threads, providers=providers)
+    return VisionEncoder(
+        folder, threads=threads, providers=providers, batch_pixels=batch_pixels, map_weights=map_weights
+    )
 
 
 def bundled_folder() -> Path:
     """The folder of the bundle that comes with the package."""
     return Path(str(files("budgetvdr.bundles") / BUNDLED))
+
+
+def _folder(bundle: str | Path) -> Path:
+    """The folder of a bundle, downloaded where need be."""
+    folder = Path(bundle)
+    named = isinstance(bundle, str) and not folder.exists() and is_hub_name(bundle)
+    if named:
+        folder = snapshot(str(bundle))
+    if not (folder / MANIFEST_NAME).is_file() and (folder / "config.json").is_file():
+        raise BundleError(_export_first(str(bundle), folder))
+    return folder
+
+
+def _export_first(bundle: str, folder: Path) -> str:
+    depths = _depths(folder / "config.json")
+    exits = f" --depths {','.join(map(str, depths))}" if depths else ""
+    out = Path(bundle.partition("@")[0]).name
+    return (
+        f"{bundle} is a checkpoint, not an encoder bundle: it has no {MANIFEST_NAME}. Export it once, where "
+        f'"budgetvdr[export]" is installed, and open the folder that makes:\n'
+        f"    python -m budgetvdr.export {bundle}{exits} --dtype float16 --out {out}-bundle"
+    )
+
+
+def _depths(config: Path) -> tuple[int, ...]:
+    """A quarter, half and all of a checkpoint's layers; none where its config does not tell."""
+    try:
+        raw = json.loads(config.read_text(encoding="utf-8"))
+        raw = raw.get("vlm_config") or raw
+        layers = int((raw.get("text_config") or raw)["num_hidden_layers"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ()
+    return tuple(sorted({max(1, round(layers / 4)), max(1, round(layers / 2)), layers}))

@@ -1,0 +1,47 @@
+"""Bundles on the Hugging Face hub. The only importer of huggingface_hub at run time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from budgetvdr.bundle import MANIFEST_NAME
+from budgetvdr.errors import BundleError, MissingExtraError
+
+# owner/name, as the hub allows them, and a revision.
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
+
+
+def is_hub_name(text: str) -> bool:
+    """Whether a text can name a repository: "owner/name" or "owner/name@revision"."""
+    return _NAME.fullmatch(text) is not None
+
+
+def snapshot(name: str) -> Path:
+    """The folder with a repository's bundle; for one without, with its `config.json` alone.
+
+    What was downloaded before is taken from the hub's cache, without a connection too.
+
+    Raises MissingExtraError without huggingface_hub, BundleError where there is no such repository or it cannot be
+    reached.
+    """
+    try:
+        import huggingface_hub  # noqa: PLC0415 -- an extra: only names on the hub need it
+    except ImportError as error:
+        raise MissingExtraError(
+            f'{name} is no folder here; to look for it on the Hugging Face hub: pip install "budgetvdr[hub]"'
+        ) from error
+    repository, _, revision = name.partition("@")
+    small = [MANIFEST_NAME, "config.json"]
+    try:
+        folder = Path(huggingface_hub.snapshot_download(repository, revision=revision or None, allow_patterns=small))
+        if (folder / MANIFEST_NAME).is_file():
+            # The same revision as the manifest, whatever is pushed meanwhile.
+            huggingface_hub.snapshot_download(repository, revision=folder.name, ignore_patterns=["*.safetensors"])
+    # Besides its own errors the hub's client lets those of its connection through.
+    except Exception as error:
+        raise BundleError(
+            f"{name} is neither a folder here nor can it be read from the Hugging Face hub: "
+            f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else error!r}"
+        ) from error
+    return folder

@@ -1,0 +1,273 @@
+"""Vision-language encoders: a page is the picture of it, and every patch of the picture gets a vector."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import thread_time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from budgetvdr.bundle import Manifest, Window, load_manifest
+from budgetvdr.compress import token_signals
+from budgetvdr.encoders import LayerSupport
+from budgetvdr.encoders.attention import Ask, require_attention
+from budgetvdr.encoders.onnx import CPU, Sessions
+from budgetvdr.encoders.vision import VisionBatch, open_preprocessor
+from budgetvdr.errors import BudgetError, BudgetVDRError, BundleError, PageError, QueryError
+from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Vectors
+from budgetvdr.sources.pictures import upright_rgb
+
+LONGEST_SIDE = 2048
+"""Pixels that pages are drawn at before a family makes of them what it takes; no family takes more."""
+
+# A batch beyond a page or two gains nothing on a processor; accelerators want more.
+_CPU_PIXELS, _OTHER_PIXELS = 1_000_000, 8_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn:
+    """A page and its picture, or why there is none. pixels: as the model sees it. seconds: that drawing took."""
+
+    page: Page
+    picture: Image.Image | None
+    error: PageError | None
+    pixels: int
+    seconds: float
+
+
+class VisionEncoder:
+    """Runs a bundle of a vision-language family. Implements `CalibratedEncoder`.
+
+    folder: the bundle. threads: for drawing pages and inside operators, one a core where left out. providers:
+    onnxruntime execution providers, best first. batch_pixels: pages run together up to so many pixels, as the model
+    sees them; by default 1 million on a CPU and 8 million elsewhere. map_weights: leaves weights in the file and lets
+    the system page them in, instead of copying them into the order that is fastest to multiply: an open graph then
+    takes little memory of its own, and queries take up to twice as long; made for float32 and float16, integers lose
+    far more time.
+
+    Raises BundleError for a folder that is no sound bundle, MissingExtraError without onnxruntime, ProviderError for
+    a provider that cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        threads: int | None = None,
+        providers: Sequence[str] = (CPU,),
+        batch_pixels: int | None = None,
+        map_weights: bool = False,
+    ) -> None:
+        self._manifest = load_manifest(folder)
+        self._preprocessor = open_preprocessor(folder)
+        if self._preprocessor.family != self._manifest.family:
+            raise BundleError(
+                f"{folder}: the manifest says {self._manifest.family!r} and preprocess.json "
+                f"{self._preprocessor.family!r}; export the bundle again"
+            )
+        self._threads = max(1, threads or os.cpu_count() or 1)
+        self._sessions = Sessions(folder, threads=self._threads, providers=providers, map_weights=map_weights)
+        default = _CPU_PIXELS if tuple(providers) == (CPU,) else _OTHER_PIXELS
+        self._batch_pixels = batch_pixels or default
+
+    @property
+    def manifest(self) -> Manifest:
+        """The bundle's contract: depths, dims, presets, fingerprint."""
+        return self._manifest
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The onnxruntime execution providers in use."""
+        return self._sessions.providers
+
+    def encode_pages(
+        self,
+        pages: Sequence[Page],
+        depths: Sequence[int],
+        *,
+        attention: Mapping[int, Window] | None = None,
+        on_page: Callable[[], object] | None = None,
+    ) -> list[EncodedPage | BudgetVDRError]:
+        """One result a page, in order; a page that cannot be encoded gives a PageError instead of raising.
+
+        depths: exits wanted; all of them cost what the deepest costs. attention: depth -> the window that the page's
+        signals there are taken from; they concern the picture's tokens, the prompt's have 0. on_page: called as pages
+        end.
+
+        What shares a batch with a page changes its vectors by no more than rounding.
+
+        Raises BudgetError for a depth the bundle lacks, BundleError for a graph that cannot be loaded or is not what
+        the manifest says, CompressionError for attention that the bundle does not give, all before any page is drawn.
+        """
+        wanted = tuple(sorted(set(depths)))
+        self._check_depths(wanted)
+        ask = Ask.of(attention or {}, wanted)
+        self._check_graph(self._manifest.page_graphs[wanted[-1]], wanted)
+        if ask.layers:
+            require_attention(self._manifest, self._sessions, wanted[-1])
+        results: list[EncodedPage | BudgetVDRError] = []
+        with ThreadPoolExecutor(self._threads, "budgetvdr-draw") as pool:
+            for batch in _batches(pool.map(self._draw, pages), self._batch_pixels):
+                results.extend(self._encode(batch, wanted, ask))
+                if on_page is not None:
+                    for _ in batch:
+                        on_page()
+        return results
+
+    def encode_query(self, text: str, depth: int) -> EncodedQuery:
+        """The vectors that the family's reference implementation keeps of a query, at one depth.
+
+        Raises QueryError for a text that is empty or too long, BudgetError for a depth the bundle lacks, BundleError
+        for a graph that cannot be loaded or is not what the manifest says.
+        """
+        self._check_depths((depth,))
+        if not text.strip():
+            raise QueryError(f"the query has nothing to search for: expected words, found {text[:40]!r}")
+        batch = self._preprocessor.queries([text])
+        tokens, longest = batch.counts.shape[1], self._manifest.max_query_tokens
+        if tokens > longest:
+            raise QueryError(f"the query has {tokens} tokens and the encoder takes {longest}; ask a shorter question")
+        graph = self._manifest.query_graphs[depth]
+        self._check_graph(graph, (depth,))
+        (states,) = self._sessions.run(graph, self._taken(graph, batch), [exit_name(depth)])
+        vectors = states[0][batch.counts[0]]
+        return EncodedQuery(_unit(vectors) if self._manifest.unit_queries else vectors, self._preprocessor.pieces(text))
+
+    def encode_support(self, page: Page, steps: int) -> LayerSupport:
+        """Every exit's vectors and every layer's support after steps 1 to `steps`, for calibration.
+
+        Raises CompressionError for a bundle whose graphs do not give it, PageError for a page without a picture.
+        """
+        depths = self._manifest.depths
+        deepest = depths[-1]
+        self._check_graph(self._manifest.page_graphs[deepest], depths)
+        require_attention(self._manifest, self._sessions, deepest)
+        batch = self._preprocessor.pages([page_picture(page)])
+        found = self._run(batch, depths, Ask.of({deepest: Window(0, deepest - 1, steps)}, depths))
+        vectors = {depth: states[0][batch.counts[0]] for depth, states in zip(depths, found, strict=False)}
+        return LayerSupport(vectors, found[len(depths)][:, :, 0, batch.counts[0]])
+
+    def _draw(self, page: Page) -> _Drawn:
+        start = thread_time()
+        try:
+            picture = page_picture(page)
+            pixels = self._preprocessor.pixels(picture)
+        except Exception as error:  # whatever a picture or a callback raises concerns this page alone
+            return _Drawn(page, None, _failure(page, error), 0, thread_time() - start)
+        return _Drawn(page, picture, None, pixels, thread_time() - start)
+
+    def _encode(self, batch: Sequence[_Drawn], depths: Sequence[int], ask: Ask) -> list[EncodedPage | PageError]:
+        """One result for each, in order. Where a batch fails, its pages are tried one by one."""
+        good = [drawn for drawn in batch if drawn.error is None]
+        encoded: Iterator[EncodedPage | PageError] = iter(())
+        if good:
+            try:
+                encoded = iter(self._encode_good(good, depths, ask))
+            except Exception as error:  # as in _draw; one that concerns the bundle comes back for every page
+                if len(good) == 1:
+                    encoded = iter([_failure(good[0].page, error)])
+                else:
+                    encoded = (result for drawn in good for result in self._encode([drawn], depths, ask))
+        return [next(encoded) if drawn.error is None else drawn.error for drawn in batch]
+
+    def _encode_good(self, drawn: Sequence[_Drawn], depths: Sequence[int], ask: Ask) -> list[EncodedPage]:
+        start = thread_time()
+        batch = self._preprocessor.pages([each.picture for each in drawn if each.picture is not None])
+        found = self._run(batch, depths, ask)
+        share = (thread_time() - start) / len(drawn)
+        pages = []
+        for row, each in enumerate(drawn):
+            kept = batch.counts[row]
+            vectors = {depth: states[row][kept] for depth, states in zip(depths, found, strict=False)}
+            answers = ask.answer([statistic[..., row, kept] for statistic in found[len(depths) :]])
+            pages.append(
+                EncodedPage(
+                    vectors,
+                    batch.regions[row],
+                    text="",
+                    reader="image",
+                    notes=each.page.notes,
+                    seconds={"render": each.seconds, "transformer": share},
+                    signals={depth: token_signals([answer]) for depth, answer in answers.items()},
+                )
+            )
+        return pages
+
+    def _run(self, batch: VisionBatch, depths: Sequence[int], ask: Ask) -> list[npt.NDArray[np.float32]]:
+        """(B, L, D) of every depth, and the statistics asked for."""
+        deepest = depths[-1]
+        graph = self._manifest.page_graphs[deepest]
+        inputs = {**self._taken(graph, batch), **ask.inputs(deepest)}
+        return self._sessions.run(graph, inputs, [*map(exit_name, depths), *ask.outputs])
+
+    def _taken(self, graph: str, batch: VisionBatch) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that a graph has inputs for: a shallow one may not need all."""
+        names = self._sessions.inputs(graph)
+        return {name: array for name, array in batch.arrays.items() if name in names}
+
+    def _check_depths(self, depths: Sequence[int]) -> None:
+        if not depths or not set(depths) <= set(self._manifest.depths):
+            raise BudgetError(f"{self._manifest.name} has exits at {self._manifest.depths}, asked for {tuple(depths)}")
+
+    def _check_graph(self, graph: str, depths: Sequence[int]) -> None:
+        """Opens a graph. Raises BundleError where its exits are not those of the manifest."""
+        outputs, width = self._sessions.outputs(graph), self._manifest.dims[-1]
+        for depth in depths:
+            shape = outputs.get(exit_name(depth))
+            if shape is None or shape[-1] != width:
+                found = "no such exit" if shape is None else f"{shape[-1]}"
+                raise BundleError(
+                    f"{self._manifest.name}: the manifest says that {graph} gives {width} components after layer "
+                    f"{depth}; found {found}. Export the bundle again"
+                )
+
+
+def exit_name(depth: int) -> str:
+    """The output of a graph with the vectors of an exit."""
+    return f"exit_{depth}"
+
+
+def page_picture(page: Page) -> Image.Image:
+    """The picture of a page, upright and RGB. Raises PageError where it has none, SourceError where it is damaged."""
+    if page.image is not None:
+        return upright_rgb(page.image)
+    if page.render is not None:
+        return page.render(LONGEST_SIDE)
+    raise PageError(
+        f"{page.doc_id}: page {page.page_num} has no picture, and this encoder looks at nothing else; give it an image",
+        page_num=page.page_num,
+    )
+
+
+def _batches(pages: Iterable[_Drawn], most: int) -> Iterator[list[_Drawn]]:
+    """Consecutive pages with at most so many pixels; one page with more goes alone."""
+    batch: list[_Drawn] = []
+    for drawn in pages:
+        # As many pixels as the largest has: what is smaller is padded.
+        if batch and max(drawn.pixels, *(each.pixels for each in batch)) * (len(batch) + 1) > most:
+            yield batch
+            batch = []
+        batch.append(drawn)
+    if batch:
+        yield batch
+
+
+def _unit(rows: Vectors) -> Vectors:
+    unit: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
+    return unit
+
+
+def _failure(page: Page, error: Exception) -> PageError:
+    if isinstance(error, PageError):
+        return error
+    what = str(error) if isinstance(error, BudgetVDRError) else f"{type(error).__name__}: {error}"
+    failure = PageError(f"{page.doc_id}: page {page.page_num} cannot be encoded: {what}", page_num=page.page_num)
+    failure.__cause__ = error
+    return failure

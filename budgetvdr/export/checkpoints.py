@@ -1,0 +1,80 @@
+"""What an export is made from: a folder, or a name on the Hugging Face hub, published or trained here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from budgetvdr.export.errors import ExportError
+from budgetvdr.export.stages import sha256
+from budgetvdr.training.checkpoint import MANIFEST_NAME, read_manifest
+from budgetvdr.training.models.vision.adapters import CONFIG_NAME, read_adapter_config
+from budgetvdr.training.models.vision.load import fetch, layer_count, load_vision, plain_config, read_json
+from budgetvdr.training.models.vision.model import VisionModel
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checkpoint and what is wanted of it.
+
+    name: what a person calls it. folders: the checkpoint and, of an adapter, the model it is for. depths: exits,
+    ascending. dims: prefix widths, None for those it was trained for, or the usual ones. trust_remote_code: whether the
+    checkpoint's own code may run.
+    """
+
+    name: str
+    folders: tuple[Path, ...]
+    depths: tuple[int, ...]
+    dims: tuple[int, ...] | None
+    trust_remote_code: bool = False
+
+    def load(self) -> VisionModel:
+        """The model in float32. Raises CheckpointError where it cannot be had."""
+        return load_vision(self.folders[0], depths=self.depths, trust_remote_code=self.trust_remote_code)
+
+    def digest(self) -> str:
+        """Hex digest of the checkpoint's files and the depths."""
+        files = sorted(
+            path for folder in self.folders for kind in ("json", "safetensors") for path in folder.glob(f"*.{kind}")
+        )
+        found = [(path.name, sha256(path)) for path in files]
+        return hashlib.sha256(json.dumps([found, self.depths]).encode()).hexdigest()
+
+
+def plan(
+    checkpoint: str,
+    depths: Sequence[int] | None = None,
+    dims: Sequence[int] | None = None,
+    *,
+    trust_remote_code: bool = False,
+) -> Plan:
+    """Finds the checkpoint and chooses what is left open.
+
+    depths: by default those it was trained for here, or a quarter, half and all of the layers.
+
+    Raises CheckpointError where there is no such checkpoint, ExportError where depths and widths are none.
+    """
+    folder = fetch(checkpoint)
+    folders = [folder]
+    if (folder / CONFIG_NAME).is_file():
+        base = str(read_adapter_config(folder)["base_model_name_or_path"])
+        folders.append(fetch(folder / base if (folder / base).is_dir() else base))
+    name = folder.name if Path(checkpoint).is_dir() else checkpoint
+    if (folder / MANIFEST_NAME).is_file():
+        trained = read_manifest(folder)
+        name, depths = trained.name, depths or trained.depths
+    elif depths is None:
+        depths = default_depths(layer_count(plain_config(read_json(folders[-1] / "config.json"))))
+    for what, values in (("--depths", depths), ("--dims", dims)):
+        if values is not None and (not values or min(values) < 1):
+            raise ExportError(f"{what} must be whole numbers from 1 on, found {list(values)}")
+    chosen = None if dims is None else tuple(sorted(set(dims)))
+    return Plan(name, tuple(folders), tuple(sorted(set(depths))), chosen, trust_remote_code)
+
+
+def default_depths(layers: int) -> tuple[int, ...]:
+    """A quarter, half and all of the layers."""
+    return tuple(sorted({max(1, round(layers / 4)), max(1, round(layers / 2)), layers}))
