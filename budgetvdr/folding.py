@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self, cast, get_args
 
 from budgetvdr.bundle import Manifest, Window
-from budgetvdr.compress import AnchorFold, Signals, attention_for
+from budgetvdr.compress import AnchorFold, DocPruner, Signals, attention_for
 from budgetvdr.compress.extras import missing_extra
 from budgetvdr.compress.record import Method, from_record, to_record
 from budgetvdr.errors import CompressionError, IndexMismatchError, SourceNotFoundError
@@ -185,5 +185,8 @@ def _windows(method: Method, manifest: Manifest, depths: Iterable[int]) -> dict[
 
 
 def _serves(kept: tuple[int, int, int], asked: tuple[int, int, int], method: Method) -> bool:
+    # What DocPruner looks at is of the last layer executed, wherever the window lies.
+    if isinstance(method, DocPruner):
+        return True
     # Steps are those of propagated centrality, which no other method looks at.
     return kept == asked or (kept[:2] == asked[:2] and not isinstance(method, AnchorFold))

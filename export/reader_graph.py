@@ -34,11 +34,11 @@ _CONTRIB = "com.microsoft"
 _OPSETS = (("", 20), (_CONTRIB, 1))
 _WEIGHT_LIMIT = 64
 _ACTIVATION_LIMIT = 127
-# What a page graph tells of its attention, and the shapes: S layers selected, K steps, n tokens.
+# What a page graph tells of its attention, and the shapes: S or R layers selected, K steps, n tokens.
 _STATISTICS: Mapping[str, list[str | int]] = {
     "support": ["S", "K", "n"],
     "in_degree": ["S", "n"],
-    "from_start": ["S", "n"],
+    "from_start": ["R", "n"],
 }
 
 Precision = Literal["int8", "float32"]
@@ -113,13 +113,16 @@ class Graph:
         """Input `ids` (1, T) int64; one output `exit_d` (1, T, D) float32 for every exit up to `depth`.
 
         Beside them, for page compression, statistics of the attention among the n = T - 2 tokens between the marks of
-        start and end (see `attention`): `support` (S, K, n), `in_degree` (S, n) and `from_start` (S, n) of the S layers
-        that `layers` (depth,) bool selects, after each of `steps` () int64 steps. These two inputs may be left out:
-        no layer is selected then, and nothing computed.
+        start and end: `support` (S, K, n) and `in_degree` (S, n) of the S layers that `layers` (depth,) bool selects,
+        after each of `steps` () int64 steps, and `from_start` (R, n) of the R layers that `starts` (depth,) bool
+        selects. These inputs may be left out: no layer is selected then, and nothing computed.
         """
         # An initializer that is an input too is that input's default.
-        self.constant("layers", np.zeros(depth, np.bool_))
+        for selector in ("layers", "starts"):
+            self.constant(selector, np.zeros(depth, np.bool_))
         self.constant("steps", np.array(1, np.int64))
+        self.op("Or", ["layers", "starts"], "looked_at")
+        self.nothings()
         state = self.embeddings()
         outputs = []
         for layer in range(depth):
@@ -132,6 +135,7 @@ class Graph:
             outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
         inputs = [
             helper.make_tensor_value_info("layers", TensorProto.BOOL, [depth]),
+            helper.make_tensor_value_info("starts", TensorProto.BOOL, [depth]),
             helper.make_tensor_value_info("steps", TensorProto.INT64, []),
         ]
         return self.model(f"reader_depth_{depth}", inputs, outputs)
@@ -233,51 +237,64 @@ class Graph:
         return self.normalised(output, state, prefix + "output.LayerNorm")
 
     def attention(self, prefix: str, index: int) -> None:
-        """What one layer adds to each of the statistics; where it is not selected, arrays for no layer."""
-        at = self.constant(f"number.{index}", np.array(index, np.int64))
-        selected = self.op("Gather", ["layers", at], prefix + "selected")
-        results = [prefix + name for name in _STATISTICS]
+        """What one layer adds to each of the statistics; where nothing of it is selected, arrays for no layer."""
+        looked_at = self.picked("looked_at", index, prefix + "looked_at")
         branches = {
-            "then_branch": self.subgraph(prefix + "measured.", [], lambda scope: self.measured(prefix, scope)),
-            "else_branch": self.subgraph(prefix + "skipped.", [], lambda scope: self.skipped(prefix, scope)),
+            "then_branch": self.subgraph(prefix + "seen.", [], lambda scope: self.seen(prefix, index, scope)),
+            "else_branch": self.subgraph(prefix + "unseen.", [], lambda scope: self.nothing(scope, *_STATISTICS)),
         }
-        self.nodes.append(helper.make_node("If", [selected], results, name=prefix + "if_selected", **branches))
+        results = [prefix + name for name in _STATISTICS]
+        self.nodes.append(helper.make_node("If", [looked_at], results, name=prefix + "if_looked_at", **branches))
 
-    def measured(self, layer: str, scope: str) -> list[str]:
-        """support (1, K, n), in_degree (1, n) and from_start (1, n) of one layer.
+    def seen(self, layer: str, index: int, scope: str) -> list[str]:
+        """All statistics of a layer, each where it is selected."""
+        *among, start = _STATISTICS
+
+        def where(selector: str, names: Sequence[str], fill: Callable[[str], Sequence[str]]) -> list[str]:
+            branches = {
+                "then_branch": self.subgraph(f"{scope}{selector}.", [], fill),
+                "else_branch": self.subgraph(f"{scope}no_{selector}.", [], lambda scope: self.nothing(scope, *names)),
+            }
+            selected = self.picked(selector, index, f"{scope}{selector}.selected")
+            results = [scope + name for name in names]
+            self.nodes.append(helper.make_node("If", [selected], results, name=f"{scope}if_{selector}", **branches))
+            return results
+
+        return [
+            *where("layers", among, lambda scope: self.propagated(layer, scope)),
+            *where("starts", [start], lambda scope: [self.from_start(layer, scope)]),
+        ]
+
+    def propagated(self, layer: str, scope: str) -> list[str]:
+        """support (1, K, n) and in_degree (1, n) of one layer.
 
         The graph of a head is its attention among the tokens, each row divided by its sum: that is the softmax over
         the tokens alone, without the marks (AnchorFold, section 3.2). `support` is the root mean square over heads
-        after 1..K steps from the uniform distribution, `in_degree` the mean over heads after the first; `from_start`
-        is the mean over heads of what the mark of start pays to each token, both marks within its softmax.
+        after 1..K steps from the uniform distribution, `in_degree` the mean over heads after the first.
         """
-        by_head = self.constant("by_head", np.array([0, 0, self.num_heads, -1], np.int64))
-        size = self.hidden // self.num_heads
-        # (1, heads, T, d) and (1, heads, d, T)
-        queries = self.op("Mul", [layer + "q", self.constant("head_scale", np.float32(size**-0.5))], scope + "q")
-        queries = self.op("Reshape", [queries, by_head], scope + "q.parts")
-        queries = self.op("Transpose", [queries], scope + "q.heads", perm=[0, 2, 1, 3])
-        keys = self.op("Reshape", [layer + "k", by_head], scope + "k.parts")
-        keys = self.op("Transpose", [keys], scope + "k.heads", perm=[0, 2, 3, 1])
-        start = self.cut(queries, 2, 0, 1, scope + "start.q")
-        start = self.op("Softmax", [self.op("MatMul", [start, keys], scope + "start.logits")], scope + "start.all")
-        start = self.cut(start, 3, 1, -1, scope + "start.tokens")
-        inner = [self.cut(queries, 2, 1, -1, scope + "tokens.q"), self.cut(keys, 3, 1, -1, scope + "tokens.k")]
-        graph = self.op("Softmax", [self.op("MatMul", inner, scope + "logits")], scope + "graph")
-        from_start = self.op("ReduceMean", [start, self.axes(1, 2)], scope + "from_start", keepdims=0)
-        return [*self.propagated(scope, graph), from_start]
+        parts = []
+        for part in "qk":
+            tokens = self.cut(layer + part, 1, 1, -1, f"{scope}{part}.tokens")
+            by_head = self.op("Reshape", [tokens, self.by_head()], f"{scope}{part}.by_head")
+            parts.append(self.op("Transpose", [by_head], f"{scope}{part}", perm=[0, 2, 1, 3]))
+        scale = (self.hidden // self.num_heads) ** -0.5
+        logits = self.op("FusedMatMul", parts, scope + "logits", _CONTRIB, transB=1, alpha=scale)
+        graph = self.op("Softmax", [logits], scope + "graph")
+        states = self.states(scope, graph)
+        squares = self.op("Mul", [states, states], scope + "squares")
+        square = self.op("ReduceMean", [squares, self.axes(1, 2, 3)], scope + "square", keepdims=0)
+        support = self.op("Unsqueeze", [self.op("Sqrt", [square], scope + "root"), self.axes(0)], scope + "support")
+        first = self.cut(states, 0, 0, 1, scope + "first")
+        return [support, self.op("ReduceMean", [first, self.axes(1, 2, 3)], scope + "in_degree", keepdims=0)]
 
-    def propagated(self, scope: str, graph: str) -> tuple[str, str]:
-        """support (1, K, n) and in_degree (1, n): a loop whose every turn takes one step and notes where it led."""
+    def states(self, scope: str, graph: str) -> str:
+        """(K, 1, heads, 1, n): where each step leads, by a loop of as many turns."""
         state, going = scope + "loop.state", scope + "loop.going"
 
         def turn(scope: str) -> list[str]:
             stepped = self.op("MatMul", [state, graph], scope + "stepped")
-            squares = self.op("Mul", [stepped, stepped], scope + "squares")
-            square = self.op("ReduceMean", [squares, self.axes(0, 1, 2)], scope + "square", keepdims=0)
-            mean = self.op("ReduceMean", [stepped, self.axes(0, 1, 2)], scope + "mean", keepdims=0)
             go_on = self.op("Identity", [going], scope + "go_on")
-            return [go_on, stepped, self.op("Sqrt", [square], scope + "root"), mean]
+            return [go_on, stepped, self.op("Identity", [stepped], scope + "noted")]
 
         count = self.op("Shape", [graph], scope + "count", start=3, end=4)
         one_row = self.constant("one_row", np.array([1, self.num_heads, 1], np.int64))
@@ -290,23 +307,46 @@ class Graph:
             helper.make_tensor_value_info(state, TensorProto.FLOAT, [1, self.num_heads, 1, "n"]),
         ]
         body = self.subgraph(scope + "loop.", inputs, turn)
-        final, roots, means = (scope + name for name in ("final", "roots", "means"))
         always = self.constant("always", np.array(True))
-        loop = helper.make_node("Loop", ["steps", always, uniform], [final, roots, means], scope + "loop", body=body)
-        self.nodes.append(loop)
-        support = self.op("Unsqueeze", [roots, self.axes(0)], scope + "support")
-        return support, self.cut(means, 0, 0, 1, scope + "in_degree")
+        outputs = [scope + "final", scope + "states"]
+        self.nodes.append(helper.make_node("Loop", ["steps", always, uniform], outputs, scope + "loop", body=body))
+        return outputs[1]
 
-    def skipped(self, layer: str, scope: str) -> list[str]:
-        """The same for no layer: (0, K, n), (0, n) and (0, n)."""
+    def from_start(self, layer: str, scope: str) -> str:
+        """(1, n): mean over heads of what the mark of start pays to each token, both marks within its softmax."""
+        start = self.cut(layer + "q", 1, 0, 1, scope + "q")
+        scale = np.float32((self.hidden // self.num_heads) ** -0.5)
+        start = self.op("Mul", [start, self.constant("head_scale", scale)], scope + "scaled")
+        products = self.op("Mul", [layer + "k", start], scope + "products")
+        by_head = self.op("Reshape", [products, self.by_head()], scope + "by_head")
+        logits = self.op("ReduceSum", [by_head, self.last_axis()], scope + "logits", keepdims=0)
+        logits = self.op("Transpose", [logits], scope + "of_heads", perm=[0, 2, 1])
+        paid = self.op("Softmax", [logits], scope + "paid")
+        mean = self.op("ReduceMean", [paid, self.axes(1)], scope + "mean", keepdims=0)
+        return self.cut(mean, 1, 1, -1, scope + "tokens")
+
+    def nothings(self) -> None:
+        """Statistics of no layer, under names that `nothing` takes them from: (0, K, n), (0, n) and (0, n)."""
         none = self.constant("zero", np.zeros(1, np.int64))
-        length = self.op("Shape", [layer + "q"], scope + "length", start=1, end=2)
-        between = self.op("Sub", [length, self.constant("marks", np.array([2], np.int64))], scope + "between")
-        count = self.op("Max", [between, none], scope + "count")
-        steps = self.op("Unsqueeze", ["steps", self.axes(0)], scope + "step_count")
-        flat = self.op("Concat", [none, count], scope + "flat", axis=0)
-        deep = self.op("Concat", [none, steps, count], scope + "deep", axis=0)
-        return [self.op("ConstantOfShape", [shape], f"{scope}{n}") for n, shape in enumerate((deep, flat, flat))]
+        length = self.op("Shape", ["ids"], "none.length", start=1, end=2)
+        between = self.op("Sub", [length, self.constant("marks", np.array([2], np.int64))], "none.between")
+        count = self.op("Max", [between, none], "none.count")
+        steps = self.op("Unsqueeze", ["steps", self.axes(0)], "none.steps")
+        flat, deep = [none, count], [none, steps, count]
+        for name, shape in zip(_STATISTICS, (deep, flat, flat), strict=True):
+            self.op("ConstantOfShape", [self.op("Concat", shape, f"none.{name}.shape", axis=0)], f"none.{name}")
+
+    def nothing(self, scope: str, *names: str) -> list[str]:
+        """Some statistics of no layer."""
+        return [self.op("Identity", [f"none.{name}"], scope + name) for name in names]
+
+    def picked(self, selector: str, index: int, name: str) -> str:
+        """One layer's entry of a selector (depth,)."""
+        return self.op("Gather", [selector, self.constant(f"number.{index}", np.array(index, np.int64))], name)
+
+    def by_head(self) -> str:
+        """(1, T, hidden) -> (1, T, heads, d), as a shape."""
+        return self.constant("by_head", np.array([0, 0, self.num_heads, -1], np.int64))
 
     def subgraph(
         self, scope: str, inputs: Sequence[onnx.ValueInfoProto], fill: Callable[[str], Sequence[str]]

@@ -61,15 +61,30 @@ def test_integers_keep_the_directions(source: Path, small: Path, length: int) ->
 @pytest.mark.parametrize("length", [3, 4, 17, 256])
 def test_statistics_equal_those_of_the_plain_attention(source: Path, exact: Path, length: int) -> None:
     ids = random_ids(length, seed=length)
-    given = {"ids": ids[None], "layers": layers(0, 2), "steps": np.array(4)}
+    given = {"ids": ids[None], "layers": layers(0, 2), "starts": layers(1, 2), "steps": np.array(4)}
     support, degrees, starts = Sessions(exact).run("depth_3.onnx", given, STATISTICS)
     assert support.shape == (2, 4, length - 2) and degrees.shape == starts.shape == (2, length - 2)
+    for place, layer in enumerate((1, 2)):
+        attention = tiny_bert.attention(source, ids)[layer]
+        np.testing.assert_allclose(starts[place], attention[:, 0, 1:-1].mean(axis=0), rtol=1e-3, atol=1e-6)
     for place, layer in enumerate((0, 2)):
         attention = tiny_bert.attention(source, ids)[layer]
         among_tokens = attention[:, 1:-1, 1:-1]
         np.testing.assert_allclose(support[place], layer_support(among_tokens, 4), rtol=1e-3, atol=1e-6)
         np.testing.assert_allclose(degrees[place], in_degree(among_tokens), rtol=1e-3, atol=1e-6)
-        np.testing.assert_allclose(starts[place], attention[:, 0, 1:-1].mean(axis=0), rtol=1e-3, atol=1e-6)
+
+
+def test_each_statistic_can_be_asked_for_alone(exact: Path) -> None:
+    sessions, ids = Sessions(exact), random_ids(19)[None]
+    every = {"layers": layers(0, 1, 2), "starts": layers(0, 1, 2), "steps": np.array(2)}
+    together = sessions.run("depth_3.onnx", {"ids": ids, **every}, STATISTICS)
+    for asked in ("layers", "starts"):
+        given = {"ids": ids, "steps": np.array(2), asked: layers(1)}
+        for name, all_layers, found in zip(
+            STATISTICS, together, sessions.run("depth_3.onnx", given, STATISTICS), strict=True
+        ):
+            one = all_layers[1:2] if (name == "from_start") == (asked == "starts") else all_layers[:0]
+            np.testing.assert_array_equal(found, one)
 
 
 def test_without_selected_layers_there_are_no_statistics(small: Path) -> None:
@@ -83,15 +98,19 @@ def test_without_selected_layers_there_are_no_statistics(small: Path) -> None:
 def test_statistics_leave_the_vectors_as_they_are(small: Path) -> None:
     sessions, ids = Sessions(small), random_ids(60)[None]
     plain = sessions.run("depth_3.onnx", {"ids": ids}, EXITS)
-    beside = sessions.run("depth_3.onnx", {"ids": ids, "layers": layers(0, 1, 2), "steps": np.array(6)}, EXITS)
+    beside = sessions.run(
+        "depth_3.onnx", {"ids": ids, "layers": layers(0, 1, 2), "starts": layers(2), "steps": np.array(6)}, EXITS
+    )
     for expected, found in zip(plain, beside, strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
 def test_a_shallow_graph_has_the_statistics_of_its_layers(small: Path) -> None:
     sessions, ids, steps = Sessions(small), random_ids(40)[None], np.array(3)
-    shallow = sessions.run("depth_2.onnx", {"ids": ids, "layers": layers(1)[:2], "steps": steps}, STATISTICS)
-    deep = sessions.run("depth_3.onnx", {"ids": ids, "layers": layers(1), "steps": steps}, STATISTICS)
+    asked = {"ids": ids, "layers": layers(1), "starts": layers(0), "steps": steps}
+    deep = sessions.run("depth_3.onnx", asked, STATISTICS)
+    asked |= {name: asked[name][:2] for name in ("layers", "starts")}
+    shallow = sessions.run("depth_2.onnx", asked, STATISTICS)
     for expected, found in zip(deep, shallow, strict=True):
         np.testing.assert_array_equal(found, expected)
 

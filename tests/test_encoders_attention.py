@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 import tiny_bert
 from test_compress_calibration import strip_attention
@@ -34,6 +35,28 @@ def reader(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ReaderEnco
     return ReaderEncoder(bundle, threads=2)
 
 
+@pytest.fixture(scope="module")
+def without_starts(source: Path, tmp_path_factory: pytest.TempPathFactory) -> ReaderEncoder:
+    """A bundle whose graphs tell everything of the layers they look at, and cannot be asked for a part of it."""
+    folder = tiny_bert.write_bundle(tmp_path_factory.mktemp("older"), source, precision="float32")
+    for path in folder.glob("depth_*.onnx"):
+        model = onnx.load(path, load_external_data=False)
+        _select_by_layers(model.graph)
+        for values in (model.graph.input, model.graph.initializer):
+            (starts,) = (value for value in values if value.name == "starts")
+            values.remove(starts)
+        path.write_bytes(model.SerializeToString())
+    return ReaderEncoder(folder, threads=2)
+
+
+def _select_by_layers(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        node.input[:] = ["layers" if name == "starts" else name for name in node.input]
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                _select_by_layers(attribute.g)
+
+
 def attention_by_window(reader: ReaderEncoder, source: Path, text: str) -> list[list[npt.NDArray[np.float32]]]:
     """For every window of the page each layer's attention (heads, n + 2, n + 2), marks of start and end included."""
     ids = np.array(reader._pieces.page(page(1, text).words, 10_000).ids)  # type: ignore[arg-type]
@@ -42,7 +65,11 @@ def attention_by_window(reader: ReaderEncoder, source: Path, text: str) -> list[
 
 
 @pytest.mark.parametrize("repeats", [1, 12, 40])
-def test_signals_are_those_of_the_attention(reader: ReaderEncoder, source: Path, repeats: int) -> None:
+@pytest.mark.parametrize("bundle", ["reader", "without_starts"])
+def test_signals_are_those_of_the_attention(
+    request: pytest.FixtureRequest, source: Path, bundle: str, repeats: int
+) -> None:
+    reader: ReaderEncoder = request.getfixturevalue(bundle)
     windows = {3: Window(1, 2, 4), 2: Window(0, 0, 2), 1: Window(0, 0, 1)}
     text = TEXT * repeats
     (result,) = encoded(reader.encode_pages([page(1, text)], (1, 2, 3), attention=windows))
@@ -59,13 +86,9 @@ def test_signals_are_those_of_the_attention(reader: ReaderEncoder, source: Path,
         ]
         centrality = np.mean([layer / layer.sum() for layer in layers], axis=0) * len(result.regions)
         degrees = np.concatenate([len(p[0][0]) * np.mean([in_degree(layer) for layer in p], axis=0) for p in among])
-        starts = np.concatenate(
-            [
-                (part[0].shape[-1] - 2)
-                * np.mean([layer[:, 0, 1:-1].mean(axis=0) for layer in part[window.first : window.last + 1]], axis=0)
-                for part in parts
-            ]
-        )
+        # Of the last layer executed, wherever the window lies.
+        last = [part[depth - 1] for part in parts]
+        starts = np.concatenate([(layer.shape[-1] - 2) * layer[:, 0, 1:-1].mean(axis=0) for layer in last])
         found = result.signals[depth]
         np.testing.assert_allclose(found.centrality, centrality, rtol=3e-3)
         np.testing.assert_allclose(found.in_degree, degrees, rtol=3e-3)
@@ -153,15 +176,25 @@ def test_support_of_every_layer_and_step(reader: ReaderEncoder, source: Path, re
 
 def test_layers_that_several_windows_hold_are_asked_for_once() -> None:
     ask = Ask.of({6: Window(2, 4, 3), 4: Window(3, 3, 7), 2: Window(0, 0, 1)}, (2, 4, 6))
-    assert ask.layers == (0, 2, 3, 4) and ask.steps == 7
-    inputs = ask.inputs(6)
-    assert inputs["layers"].tolist() == [True, False, True, True, True, False] and inputs["steps"] == 7
-    support = np.arange(4 * 7 * 2, dtype=np.float32).reshape(4, 7, 2)
-    flat = np.arange(8, dtype=np.float32).reshape(4, 2)
+    # The last layer of each exit comes on top, for what the global token pays.
+    assert ask.layers == ask.starts == (0, 1, 2, 3, 4, 5) and ask.steps == 7
+    assert ask.inputs(6).keys() == {"layers", "steps"} and ask.inputs(6)["layers"].all()
+    support = np.arange(6 * 7 * 2, dtype=np.float32).reshape(6, 7, 2)
+    flat = np.arange(12, dtype=np.float32).reshape(6, 2)
     answer = ask.answer([support, flat, flat + 100])
-    np.testing.assert_array_equal(answer[6].support, support[1:4, 2])
-    np.testing.assert_array_equal(answer[4].support, support[2:3, 6])
+    np.testing.assert_array_equal(answer[6].support, support[2:5, 2])
+    np.testing.assert_array_equal(answer[4].support, support[3:4, 6])
     np.testing.assert_array_equal(answer[2].in_degree, flat[:1])
-    np.testing.assert_array_equal(answer[4].from_global, flat[2:3] + 100)
+    np.testing.assert_array_equal(answer[4].from_global, flat[3:4] + 100)
+    np.testing.assert_array_equal(answer[2].from_global, flat[1:2] + 100)
+    apart = Ask.of({6: Window(2, 4, 3), 4: Window(2, 3, 7)}, (2, 4, 6), apart=True)
+    assert (apart.layers, apart.starts) == ((2, 3, 4), (3, 5))
+    inputs = apart.inputs(6)
+    assert inputs["layers"].tolist() == [False, False, True, True, True, False] and inputs["steps"] == 7
+    assert inputs["starts"].tolist() == [False, False, False, True, False, True]
+    answer = apart.answer([support[:3], flat[:3], flat[:2] + 100])
+    np.testing.assert_array_equal(answer[4].support, support[:2, 6])
+    np.testing.assert_array_equal(answer[4].from_global, flat[:1] + 100)
+    np.testing.assert_array_equal(answer[6].from_global, flat[1:2] + 100)
     nothing = Ask.of({}, (2,))
     assert nothing.inputs(2) == {} and nothing.outputs == ()

@@ -28,7 +28,8 @@ class Attention:
 
     support: (L, N), root mean square over heads of what each token holds after K steps from the uniform distribution.
     in_degree: (L, N), mean over heads of the columns' means.
-    from_global: (L, N), mean over heads of the attention that the page's global token pays to each token.
+    from_global: (1, N), mean over heads of the attention that the page's global token pays to each token in the last
+        layer executed, which need not be one of the L.
     """
 
     support: Scores

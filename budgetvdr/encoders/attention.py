@@ -3,6 +3,10 @@
 A graph has the inputs `layers`, which it looks at, and `steps`, how far it propagates. Its outputs are `support`
 (S, K, n), `in_degree` and `from_start` (S, n) of the S layers looked at, ascending. Each layer is looked at once,
 whatever the number of exits whose windows hold it.
+
+What the global token pays is that of the last layer an exit executes, wherever its window lies (AnchorFold, appendix
+A.3). A graph with a third input, `starts`, gives `from_start` of the layers selected there, and so need not look at all
+of the attention in those.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from budgetvdr.errors import CompressionError
 from budgetvdr.pages import Scores
 
 INPUTS = ("layers", "steps")
+STARTS = "starts"
 OUTPUTS = ("support", "in_degree", "from_start")
 
 
@@ -28,16 +33,22 @@ OUTPUTS = ("support", "in_degree", "from_start")
 class Ask:
     """The windows of some exits, in one run.
 
-    windows: depth -> window. layers: all that any window holds, ascending. steps: the most that any takes.
+    windows: depth -> window. layers: all that are looked at, ascending. steps: the most that any window takes.
+    starts: layers whose `from_start` is given, ascending. apart: whether the graph has the input `starts`.
     """
 
     windows: Mapping[int, Window]
     layers: tuple[int, ...]
     steps: int
+    starts: tuple[int, ...]
+    apart: bool
 
     @classmethod
-    def of(cls, windows: Mapping[int, Window], depths: Sequence[int]) -> Self:
-        """depths: those encoded. Raises CompressionError for a window that is not within the layers of its exit."""
+    def of(cls, windows: Mapping[int, Window], depths: Sequence[int], *, apart: bool = False) -> Self:
+        """depths: those encoded. apart: whether the graph has the input `starts`.
+
+        Raises CompressionError for a window that is not within the layers of its exit.
+        """
         for depth, window in windows.items():
             if depth not in depths or window.last >= depth:
                 raise CompressionError(
@@ -45,7 +56,12 @@ class Ask:
                     f"of the depths encoded, {list(depths)}, and layers that it executes, counted from 0"
                 )
         layers = {layer for window in windows.values() for layer in range(window.first, window.last + 1)}
-        return cls(windows, tuple(sorted(layers)), max((window.steps for window in windows.values()), default=1))
+        starts = {depth - 1 for depth in windows}
+        if not apart:
+            layers |= starts
+            starts = layers
+        steps = max((window.steps for window in windows.values()), default=1)
+        return cls(windows, tuple(sorted(layers)), steps, tuple(sorted(starts)), apart)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -56,7 +72,9 @@ class Ask:
         """What a graph of `depth` layers is given beside the tokens; nothing where nothing is asked."""
         if not self.layers:
             return {}
-        return {"layers": np.isin(np.arange(depth), self.layers), "steps": np.array(self.steps, np.int64)}
+        every = np.arange(depth)
+        asked = {"layers": np.isin(every, self.layers), "steps": np.array(self.steps, np.int64)}
+        return asked | {STARTS: np.isin(every, self.starts)} if self.apart else asked
 
     def answer(self, outputs: Sequence[Scores]) -> dict[int, Attention]:
         """Depth -> the attention in its window; outputs as `outputs` names them."""
@@ -65,7 +83,9 @@ class Ask:
             support, in_degree, from_start = outputs
             first = self.layers.index(window.first)
             rows = slice(first, first + len(window))
-            found[depth] = Attention(support[rows, window.steps - 1], in_degree[rows], from_start[rows])
+            last = self.starts.index(depth - 1)
+            paid = from_start[last : last + 1]
+            found[depth] = Attention(support[rows, window.steps - 1], in_degree[rows], paid)
         return found
 
 

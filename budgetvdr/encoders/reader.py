@@ -13,7 +13,7 @@ import numpy.typing as npt
 from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.compress import Attention, joined, token_signals
 from budgetvdr.encoders import LayerSupport
-from budgetvdr.encoders.attention import Ask, require_attention
+from budgetvdr.encoders.attention import STARTS, Ask, require_attention
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.reading import PageReader, Stages, as_lines
 from budgetvdr.encoders.tokens import WordPieces
@@ -73,7 +73,7 @@ class ReaderEncoder:
         """
         wanted = tuple(sorted(set(depths)))
         self._check_depths(wanted)
-        ask = Ask.of(attention or {}, wanted)
+        ask = self._ask(attention or {}, wanted)
         if ask.layers:
             require_attention(self._manifest, self._sessions, wanted[-1])
         if any(page.read == "ocr" for page in pages):
@@ -132,7 +132,7 @@ class ReaderEncoder:
         depths = self._manifest.depths
         require_attention(self._manifest, self._sessions, depths[-1])
         ids = self._pieces.page(self._reader.read(page).words, MOST_TOKENS).ids
-        every_layer = Ask.of({depths[-1]: Window(0, depths[-1] - 1, steps)}, depths)
+        every_layer = self._ask({depths[-1]: Window(0, depths[-1] - 1, steps)}, depths)
         parts = []
         vectors = self._vectors(ids, depths, every_layer, lambda outputs: parts.append(outputs[0]))
         empty = np.zeros((depths[-1], steps, 0), np.float32)
@@ -170,6 +170,10 @@ class ReaderEncoder:
             if ask.layers:
                 on_attention(found[len(depths) :])
         return vectors
+
+    def _ask(self, windows: Mapping[int, Window], depths: Sequence[int]) -> Ask:
+        apart = bool(windows) and STARTS in self._sessions.inputs(self._manifest.page_graphs[depths[-1]])
+        return Ask.of(windows, depths, apart=apart)
 
     def _check_depths(self, depths: Sequence[int]) -> None:
         if not depths or not set(depths) <= set(self._manifest.depths):
