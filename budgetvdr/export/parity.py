@@ -81,9 +81,10 @@ def compare(
 
 def refuse_worse(rows: Sequence[Parity], threshold: float) -> None:
     """Raises ExportError where an exit's vectors point elsewhere more than the threshold allows."""
-    worst = min(rows, key=lambda row: row.cosine)
     # Written so that NaN fails too.
-    if not worst.cosine >= threshold:
+    bad = [row for row in rows if not row.cosine >= threshold]
+    if bad:
+        worst = min(bad, key=lambda row: row.cosine)
         raise ExportError(
             f"the {worst.role} graph of depth {worst.depth} is too far from the model: expected a mean cosine of at "
             f"least {threshold} at every exit, found {worst.cosine:.6f} at exit {worst.exit}; choose a wider --dtype, "
