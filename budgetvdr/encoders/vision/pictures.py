@@ -45,10 +45,13 @@ def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Im
 def normalise(image: Image.Image, scale: PixelScale) -> Pixels:
     """(3, height, width) of an RGB picture."""
     values = np.asarray(image, np.uint8).transpose(2, 0, 1)
-    # Rounded to float32 between the steps as the processors are.
-    scaled = (values * np.float64(scale.factor)).astype(np.float32)
-    mean, std = (np.array(part, np.float32)[:, None, None] for part in (scale.mean, scale.std))
-    result: Pixels = (scaled - mean) / std
+    # Rounded to float32 between the steps as the processors are. A pixel has one of 256 values, so that looking the
+    # result up is exact and takes half the time.
+    scaled = (np.arange(256) * np.float64(scale.factor)).astype(np.float32)
+    result = np.empty(values.shape, np.float32)
+    for channel, (mean, std) in enumerate(zip(scale.mean, scale.std, strict=True)):
+        table = (scaled - np.float32(mean)) / np.float32(std)
+        np.take(table, values[channel], out=result[channel], mode="clip")
     return result
 
 

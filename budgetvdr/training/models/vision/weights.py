@@ -26,7 +26,7 @@ class Weights(Protocol):
         """As the checkpoint has them."""
 
     def read(self, name: str) -> Tensor:
-        """One of them, in memory of its own."""
+        """One of them; as long as nobody writes to it, it may be mapped from its file."""
 
 
 class WeightFiles:
