@@ -18,8 +18,9 @@ import numpy as np
 
 from budgetvdr.bundle import MANIFEST_NAME, load_manifest
 from budgetvdr.calibration_pairs import QueryPage, draw, load_pairs
-from budgetvdr.compress.calibrate import STEPS, Calibration, Pair, calibrate, maxsim
+from budgetvdr.compress.calibrate import STEPS, Calibration, Pair, calibrate
 from budgetvdr.compress.grouping import unit
+from budgetvdr.compress.score_ratio import maxsim
 from budgetvdr.encoders import CalibratedEncoder, LayerSupport
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import BudgetVDRError, BundleError, CompressionError, PageError, QueryError

@@ -1,7 +1,7 @@
 """Every compression method on one evaluation set, each from the same vectors.
 
-The pages are encoded into an index that keeps signals, and every method makes its own of that. Two ways of looking at
-the attention need a pass of their own: a single step, and the last layer alone.
+The pages are encoded into an index that keeps signals, and every method makes its own of that. Only the ablation to a
+single step needs a pass of its own, for what centrality is after one step is not kept.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from tqdm import tqdm
 
 from budgetvdr.budget import Budget, Plan, plan
-from budgetvdr.bundle import Manifest, Window
-from budgetvdr.compress import AnchorFold, DocPruner, StructuralPruning
+from budgetvdr.bundle import Window
+from budgetvdr.compress import AnchorFold, DocPruner, attention_for
 from budgetvdr.compress.extras import missing_extra
 from budgetvdr.compress.record import Method
 from budgetvdr.encoders import Encoder
@@ -28,7 +28,7 @@ from budgetvdr.evaluate.compression import (
     DOC_PRUNER,
     FULL,
     GAMMAS,
-    RIVALS,
+    METHODS,
     SINGLE_STEP,
     CompressionReport,
     CompressionRow,
@@ -46,7 +46,7 @@ from budgetvdr.store import Store
 _log = logging.getLogger(__name__)
 
 _CALIBRATED, _SINGLE_STEP, _LAST_LAYER, _VECTORS = "calibrated", "single-step", "last-layer", "vectors-alone"
-_METHODS = dict(RIVALS) | dict(ABLATIONS)
+_ALL = dict(METHODS) | dict(ABLATIONS)
 _READ_PAGES = 16
 
 Asked = Mapping[str, Mapping[PageKey, float]]
@@ -87,35 +87,35 @@ def run_compression_grid(benchmark: Benchmark, encoder: Encoder, options: GridOp
             presets={},
         )
     depths = sorted({point.depth for point in options.points})
-    rows: list[CompressionRow] = []
-    left_out = {
-        label: str(missing) for label, of_gamma in _METHODS.items() if (missing := missing_extra(of_gamma(1.0)))
-    }
-    full: dict[Plan, Asked] = {}
-    pages = 0
+    left_out = {label: str(missing) for label, of_gamma in _ALL.items() if (missing := missing_extra(of_gamma(1.0)))}
     with tempfile.TemporaryDirectory(prefix="budgetvdr-grid-") as scratch:
-        for name, windows in _passes(manifest, depths).items():
-            grid = _Pass(name, benchmark, options, TimedEncoder(encoder, windows), Path(scratch))
-            try:
-                index = grid.full_index(depths, signals=True)
-            except CompressionError as error:
-                left_out |= dict.fromkeys(_that_ask(name), str(error))
-                if name != _CALIBRATED:
-                    continue
-                # Methods that look at vectors alone are compared all the same.
-                grid = _Pass(_VECTORS, benchmark, options, TimedEncoder(encoder, {}), Path(scratch))
-                index = grid.full_index(depths, signals=False)
-            with index:
-                if not full:
-                    pages = len(index)
-                    full = {point: ask(benchmark, index, point) for point in options.points}
-                    rows += grid.full_rows(index, full)
-                rows += grid.rows(index, full, left_out.keys())
+
+        def one_pass(name: str, windows: Mapping[int, Window]) -> _Pass:
+            return _Pass(name, benchmark, options, TimedEncoder(encoder, windows), Path(scratch))
+
+        calibrated = {depth: window for depth, window in manifest.compression.items() if depth in depths}
+        last_layer = {depth: Window(depth - 1, depth - 1) for depth in depths}
+        attempts = {
+            one_pass(_CALIBRATED, calibrated): [label for label, of in _ALL.items() if _needs_calibration(of(1.0))],
+            one_pass(_LAST_LAYER, last_layer): [DOC_PRUNER],
+            one_pass(_VECTORS, {}): [],
+        }
+        grid, index = _most_supplied(attempts, depths, left_out)
+        with index:
+            pages = len(index)
+            full = {point: ask(benchmark, index, point) for point in options.points}
+            rows = [*grid.full_rows(index, full), *grid.rows(index, full, left_out)]
+        grid = one_pass(_SINGLE_STEP, {depth: Window(each.first, each.last) for depth, each in calibrated.items()})
+        try:
+            with grid.full_index(depths, signals=True) as index:
+                rows += grid.rows(index, full, left_out)
+        except CompressionError as error:
+            left_out[SINGLE_STEP] = str(error)
     ordered = sorted(rows, key=lambda row: options.points.index(Plan(row.depth, row.dim)))
     return CompressionReport(benchmark.name, len(benchmark.queries), pages, tuple(ordered), left_out)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
     """One encoding of the pages, and what is made of it."""
 
@@ -151,28 +151,27 @@ class _Pass:
 
     def rows(self, index: Index, full: Mapping[Plan, Asked], left_out: Collection[str]) -> Iterator[CompressionRow]:
         """One for each method, gamma and point; each smaller index goes when it has been searched."""
-        methods = [each for each in self._methods() if each[0] not in left_out]
+        methods = list(self._methods(left_out))
         with tqdm(methods, unit="index", desc=self.name, disable=None) as bar:
             for label, gamma, method in bar:
                 with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
                     report = index.recompress(folder, method, show_progress_bar=False)
-                    latency = self._latency(report, method)
+                    latencies = self._latencies(report, method, index.depths)
                     with Index.open(folder, encoder=self.encoder) as smaller:
                         for point in self.options.points:
-                            asked = ask(self.benchmark, smaller, point)
-                            yield _row(
-                                self.benchmark, smaller, (label, gamma), point, (asked, full[point]), latency=latency
-                            )
+                            answers = ask(self.benchmark, smaller, point), full[point]
+                            latency = latencies.get(point.depth)
+                            yield _row(self.benchmark, smaller, (label, gamma), point, answers, latency=latency)
 
-    def _methods(self) -> Iterator[tuple[str, float, Method]]:
-        made: Mapping[str, Callable[[float], Method]]
+    def _methods(self, left_out: Collection[str]) -> Iterator[tuple[str, float, Method]]:
+        made: dict[str, Callable[[float], Method]]
         if self.name == _SINGLE_STEP:
             made = {SINGLE_STEP: lambda gamma: AnchorFold(gamma=gamma, steps=1, refinements=0)}
-        elif self.name == _LAST_LAYER:
-            seen = self._from_global()
-            made = {DOC_PRUNER: lambda gamma: DocPruner.at_ratio(gamma, seen)}
         else:
-            made = _METHODS
+            made = {label: of_gamma for label, of_gamma in _ALL.items() if label not in left_out}
+            if DOC_PRUNER not in left_out:
+                seen = self._from_global()
+                made[DOC_PRUNER] = lambda gamma: DocPruner.at_ratio(gamma, seen)
         for label, of_gamma in made.items():
             for gamma in self.options.gammas:
                 yield label, gamma, of_gamma(gamma)
@@ -188,15 +187,17 @@ class _Pass:
                 found += [row.signals[depth].from_global for row in rows]
         return found
 
-    def _latency(self, report: RecompressReport, method: Method) -> Latency | None:
-        """None where the full index was there before, so that nobody saw what its pages cost."""
+    def _latencies(self, report: RecompressReport, method: Method, depths: Sequence[int]) -> dict[int, Latency]:
+        """By depth; none where the full index was there before, so that nobody saw what its pages cost."""
         ids = list(report.page_seconds)
-        encode = self.encoder.milliseconds(ids, attention=_asks(method))
+        asks = bool(attention_for(method, self.encoder.manifest, depths))
+        encode = self.encoder.milliseconds(ids, attention=asks)
         full = self.encoder.milliseconds(ids, attention=False)
         if encode is None or full is None:
-            return None
-        compress = 1e3 * np.array([report.page_seconds[page_id] for page_id in ids])
-        return Latency.of(compress, encode, full, self.encoder.readers(ids))
+            return {}
+        compress = {depth: 1e3 * np.array([report.page_seconds[page_id][depth] for page_id in ids]) for depth in depths}
+        total, readers = encode + sum(compress.values()), self.encoder.readers(ids)
+        return {depth: Latency.of(own, total, full, readers) for depth, own in compress.items()}
 
 
 def ask(benchmark: Benchmark, index: Index, point: Plan) -> Asked:
@@ -257,25 +258,28 @@ def _ndcg(benchmark: Benchmark, asked: Asked) -> Floats:
     return np.array([found[query.id] for query in benchmark.queries])
 
 
-def _passes(manifest: Manifest, depths: Sequence[int]) -> dict[str, Mapping[int, Window]]:
-    """Name -> depth -> window, of those depths that have one."""
-    calibrated = {depth: window for depth, window in manifest.compression.items() if depth in depths}
-    return {
-        _CALIBRATED: calibrated,
-        _SINGLE_STEP: {depth: Window(window.first, window.last) for depth, window in calibrated.items()},
-        _LAST_LAYER: {depth: Window(depth - 1, depth - 1) for depth in depths},
-    }
+def _most_supplied(
+    attempts: Mapping[_Pass, Sequence[str]], depths: Sequence[int], left_out: dict[str, str]
+) -> tuple[_Pass, Index]:
+    """The first pass that the bundle supplies, and its index; adds what needs those before it to `left_out`.
+
+    attempts: a pass -> labels of the methods that cannot do without it. The last one keeps no signals.
+    """
+    *with_signals, last = attempts
+    for grid in with_signals:
+        try:
+            return grid, grid.full_index(depths, signals=True)
+        except CompressionError as error:
+            left_out |= dict.fromkeys(attempts[grid], str(error))
+    return last, last.full_index(depths, signals=False)
 
 
-def _that_ask(name: str) -> list[str]:
-    """Labels of the methods that a pass cannot do without signals."""
-    if name == _CALIBRATED:
-        return [label for label, of_gamma in _METHODS.items() if _asks(of_gamma(1.0))]
-    return [SINGLE_STEP if name == _SINGLE_STEP else DOC_PRUNER]
-
-
-def _asks(method: Method) -> bool:
-    return isinstance(method, AnchorFold | DocPruner | StructuralPruning)
+def _needs_calibration(method: Method) -> bool:
+    try:
+        method.asks(None, 1)
+    except CompressionError:
+        return True
+    return False
 
 
 def _reading(path: Path) -> Store:

@@ -95,8 +95,9 @@ class Page:
 class TokenSignals:
     """What the attention among a page's tokens says of each of them, for page compression.
 
-    The first two are means over a window of layers; all are in units of 1 / n, so that a token with an average share has about 1. Encoders round
-    them to float16 precision, as an index stores them: compression while adding pages and later then agree.
+    The first two are means over a window of layers; all are in units of 1 / n, so that a token with an average share
+    has about 1. Encoders round them to float16 precision, as an index stores them: compression while adding pages and
+    later then agree.
 
     centrality: (n,) float32, propagated attention centrality (AnchorFold, section 3.2); of mean 1.
     in_degree: (n,), visual in-degree (SAP); of mean 1.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
-from time import perf_counter, thread_time
+from time import perf_counter
 
 import numpy as np
 from tqdm import tqdm
@@ -18,6 +18,8 @@ from budgetvdr.store import IndexSettings, PageRow, Snapshot, Store
 
 # As many pages as `add_pages` commits at a time by default: three exits of 4,000 tokens take 18 MB of float32 a page.
 _BATCH_PAGES = 16
+# Strangers named in an error.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +27,15 @@ class RecompressReport:
     """What one `Index.recompress` did.
 
     pages: written. unchanged: pages that were there already. vectors_before, vectors_after: of the pages written, all
-    depths together. page_seconds: page id -> CPU seconds that folding it took. seconds: "compress" is the sum of these,
-    "write" wall time of the commits, which run beside it, "total" wall time.
+    depths together. page_seconds: page id -> depth -> CPU seconds that folding it there took. seconds: "compress" is
+    the sum of these, "write" wall time of the commits, which run beside it, "total" wall time.
     """
 
     pages: int
     unchanged: int
     vectors_before: int
     vectors_after: int
-    page_seconds: Mapping[str, float]
+    page_seconds: Mapping[str, Mapping[int, float]]
     seconds: Mapping[str, float]
 
 
@@ -67,7 +69,7 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
     folding raises, StorageError.
     """
     begun, write_seconds = perf_counter(), 0.0
-    page_seconds: dict[str, float] = {}
+    page_seconds: dict[str, Mapping[int, float]] = {}
     before = after = 0
     with target.open() as store:
         known = source.revisions()
@@ -81,7 +83,7 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
             written: Future[float] | None = None
             for start in range(0, len(missing), _BATCH_PAGES):
                 rows = source.page_rows(missing[start : start + _BATCH_PAGES])
-                folded = list(pool.map(lambda row: _folded(folding, row), rows))
+                folded = list(pool.map(folding.stored_timed, rows))
                 page_seconds |= {row.id: taken for row, taken in folded}
                 write_seconds += 0.0 if written is None else written.result()
                 written = writer.submit(_write, store, [row for row, _ in folded])
@@ -89,7 +91,8 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
                 after += _vectors([row for row, _ in folded])
                 bar.update(len(rows))
             write_seconds += 0.0 if written is None else written.result()
-    seconds = {"compress": sum(page_seconds.values()), "write": write_seconds, "total": perf_counter() - begun}
+    compress_seconds = sum(sum(taken.values()) for taken in page_seconds.values())
+    seconds = {"compress": compress_seconds, "write": write_seconds, "total": perf_counter() - begun}
     return RecompressReport(len(missing), len(known) - len(missing), before, after, page_seconds, seconds)
 
 
@@ -113,17 +116,12 @@ def _missing(known: Mapping[str, tuple[int, str]], store: Store) -> list[int]:
     strangers = sorted(there.keys() - known.keys())
     if strangers:
         raise IndexMismatchError(
-            f"{store.uri} holds {len(strangers)} pages that this index does not, {strangers[0]} among them; choose "
-            "another path, or delete them there"
+            f"{store.uri} holds {len(strangers)} of its {len(there)} pages that this index does not: "
+            f"{', '.join(strangers[:_NAMED])}{', ...' if len(strangers) > _NAMED else ''}; choose another path, or "
+            "delete them there"
         )
     held = {page_id: revision for page_id, (_, revision) in there.items()}
     return sorted(address for page_id, (address, revision) in known.items() if held.get(page_id) != revision)
-
-
-def _folded(folding: Folding, row: PageRow) -> tuple[PageRow, float]:
-    """A page folded, and the CPU seconds that took."""
-    start = thread_time()
-    return folding.stored(row), thread_time() - start
 
 
 def _write(store: Store, rows: Sequence[PageRow]) -> float:

@@ -28,7 +28,7 @@ from budgetvdr.evaluate.compression import (
     ABLATIONS,
     DOC_PRUNER,
     FULL,
-    RIVALS,
+    METHODS,
     SINGLE_STEP,
     CompressionReport,
     CompressionRow,
@@ -78,8 +78,8 @@ def test_the_frontier_is_what_nothing_beats() -> None:
 
 
 def test_latency_by_hand() -> None:
-    compress, encode, full = (np.array(values, np.float64) for values in ([1, 2, 3], [10, 20, 33], [10, 20, 30]))
-    found = Latency.of(compress, encode, full, ["ocr", "text_layer", "ocr"])
+    compress, total, full = (np.array(values, np.float64) for values in ([1, 2, 3], [11, 22, 36], [10, 20, 30]))
+    found = Latency.of(compress, total, full, ["ocr", "text_layer", "ocr"])
     assert found.compress_ms == 2
     assert found.total_ms == pytest.approx((11 + 22 + 36) / 3)
     assert found.total_sd == pytest.approx(np.std([11, 22, 36], ddof=1))
@@ -89,7 +89,7 @@ def test_latency_by_hand() -> None:
 
 
 def test_the_tables_name_every_method_and_gamma() -> None:
-    latency = Latency.of(np.array([1.0]), np.array([10.0]), np.array([10.0]), ["ocr"])
+    latency = Latency.of(np.array([1.0]), np.array([11.0]), np.array([10.0]), ["ocr"])
     rows = [*ROWS[:4], row("B", 0.1, 10, 0.7, 0.1, latency=latency)]
     text = "\n".join(CompressionReport("set", 2, 7, tuple(rows)).lines())
     assert "set: 2 questions, 7 pages" in text
@@ -213,7 +213,7 @@ def test_every_method_is_tried_from_the_same_vectors(small_set: Path, encoder: E
     points = (Plan(6, 384), Plan(2, 32))
     options = GridOptions(points, gammas=(0.5,), folder=kept)
     report = run_compression_grid(benchmark, encoder, options)
-    methods = [*RIVALS, *ABLATIONS, SINGLE_STEP, DOC_PRUNER]
+    methods = [*METHODS, *ABLATIONS, DOC_PRUNER, SINGLE_STEP]
     assert [(each.method, each.gamma) for each in report.rows] == 2 * [(FULL, 1.0), *((name, 0.5) for name in methods)]
     assert (report.queries, report.pages) == (3, 3)
     full, narrow = (next(each for each in report.rows if each.method == FULL and each.dim == dim) for dim in (384, 32))
@@ -227,11 +227,18 @@ def test_every_method_is_tried_from_the_same_vectors(small_set: Path, encoder: E
         elif each.method != DOC_PRUNER:  # whose threshold is that of the deepest exit
             assert 0 < each.vectors <= 0.5 * full.vectors + 1
         assert (each.latency.compress_ms > 0) == (each.method != FULL)
+    count = 1 + len(methods)
+    for deep, shallow in zip(report.rows[:count], report.rows[count:], strict=True):
+        assert deep.method == shallow.method and deep.latency is not None and shallow.latency is not None
+        # Compressing takes its own time at each depth, indexing the time of both.
+        assert deep.latency.total_ms == shallow.latency.total_ms
+        assert deep.latency.compress_ms + shallow.latency.compress_ms < deep.latency.total_ms
+        assert (deep.latency.compress_ms != shallow.latency.compress_ms) == (deep.method != FULL)
     # Once more from what was kept: the same quality, and no times, as nothing was encoded.
     again = run_compression_grid(benchmark, encoder, options)
     assert [each.ndcg.tolist() for each in again.rows] == [each.ndcg.tolist() for each in report.rows]
     assert all(each.latency is None for each in again.rows)
-    assert sorted(path.name for path in kept.iterdir()) == ["calibrated.bvdr", "last-layer.bvdr", "single-step.bvdr"]
+    assert sorted(path.name for path in kept.iterdir()) == ["calibrated.bvdr", "single-step.bvdr"]
 
 
 @pytest.mark.parametrize("calibrated", [{6: Window(2, 3, 4)}, {}], ids=["partly", "not"])
@@ -243,7 +250,7 @@ def test_what_cannot_be_tried_is_left_out_and_the_rest_compared(
     report = run_compression_grid(load_benchmark(small_set), Recalibrated(encoder, calibrated), options)
     tried = [FULL, "WardFold", "WardPooling", "Pooling", "RandomSelection", DOC_PRUNER]
     assert [each.method for each in report.rows] == 2 * tried
-    assert set(report.left_out) == {*RIVALS, *ABLATIONS, SINGLE_STEP} - set(tried)
+    assert set(report.left_out) == {*METHODS, *ABLATIONS, SINGLE_STEP} - set(tried)
     assert "needs scikit-learn" in report.left_out["Clustering"]
     assert "this bundle has none at depth 2; run `budgetvdr calibrate" in report.left_out["StructuralPruning"]
     assert report.as_dict()["left_out"] == report.left_out
@@ -278,7 +285,7 @@ def test_the_command_prints_one_object_and_draws(
     command = ["eval", str(small_set), "--compression-grid", "--gammas", "0.5", "--json", "--plot", str(plot)]
     assert main(command) == 0
     printed = capsys.readouterr()
-    assert {each["method"] for each in json.loads(printed.out)["rows"]} > set(RIVALS)
+    assert {each["method"] for each in json.loads(printed.out)["rows"]} > set(METHODS)
     assert "full index: nDCG@5 1.0000" in printed.err
     assert plot.read_text().startswith("<svg")
     assert main([*command[:-1], str(tmp_path / "missing" / "plot.svg")]) == 2

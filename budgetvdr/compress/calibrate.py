@@ -18,6 +18,7 @@ import numpy.typing as npt
 from budgetvdr.bundle import Window
 from budgetvdr.compress.anchorfold import AnchorFold
 from budgetvdr.compress.grouping import unit
+from budgetvdr.compress.score_ratio import maxsim
 from budgetvdr.compress.signals import Signals, centrality
 from budgetvdr.compress.size import share
 from budgetvdr.errors import CompressionError
@@ -152,11 +153,6 @@ def scores(pairs: Sequence[Pair], window: Window, method: AnchorFold) -> Ratios:
         page = Signals(pair.vectors.astype(np.float32), centrality(support))
         found.append(maxsim(pair.query, unit(method.compress(page).vectors)))
     return np.array(found)
-
-
-def maxsim(query: Vectors, vectors: Vectors) -> float:
-    """Sum over query vectors (n, D) of the best product with a page vector (N, D) (appendix D.1)."""
-    return float((query @ vectors.T).max(axis=1).sum())
 
 
 def window_before_decline(profile: Sequence[float], width: float = WIDTH) -> tuple[int, int]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from budgetvdr.compress.calibrate import maxsim
 from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.signals import Compression, Signals
 from budgetvdr.errors import CompressionError
 from budgetvdr.pages import Vectors
+
+
+def maxsim(query: Vectors, vectors: Vectors) -> float:
+    """Sum over query vectors (n, D) of the best product with a page vector (N, D) (appendix D.1)."""
+    return float((query @ vectors.T).max(axis=1).sum())
 
 
 def score_ratio(query: Vectors, page: Signals, method: Compression) -> float:

@@ -26,7 +26,7 @@ GAMMAS: Final = (0.5, 0.2, 0.1, 0.05)
 FULL: Final = "full"
 DOC_PRUNER: Final = "DocPruner"
 
-RIVALS: Final[Mapping[str, Callable[[float], Method]]] = {
+METHODS: Final[Mapping[str, Callable[[float], Method]]] = {
     "WardFold": lambda gamma: WardFold(gamma=gamma),
     "WardPooling": lambda gamma: WardPooling(gamma=gamma),
     "Clustering": lambda gamma: Clustering(gamma=gamma),
@@ -48,7 +48,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds a page, of one thread's CPU: what compression takes, and indexing as a whole.
+    """Milliseconds a page, of one thread's CPU: what compression takes at one depth, and indexing at all of them.
 
     ratio: mean total over that of a full index (AnchorFold, appendix E). ratios: the same of the pages of each reader,
     "text_layer", "ocr" or "none".
@@ -62,9 +62,8 @@ class Latency:
     ratios: Mapping[str, float]
 
     @classmethod
-    def of(cls, compress: Floats, encode: Floats, full: Floats, readers: Sequence[str]) -> Latency:
-        """Milliseconds of the same pages: folding, encoding for this method, encoding for a full index."""
-        total = compress + encode
+    def of(cls, compress: Floats, total: Floats, full: Floats, readers: Sequence[str]) -> Latency:
+        """Milliseconds of the same pages: folding at one depth, indexing with this method, indexing in full."""
         deviation = float(total.std(ddof=1)) if len(total) > 1 else 0.0
         p95, of_page = float(np.quantile(total, 0.95)), np.array(readers)
         ratios = {
