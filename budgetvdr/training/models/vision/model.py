@@ -75,7 +75,7 @@ class VisionModel(ElasticModel):
         trained_exits: tuple[int, ...],
     ) -> None:
         super().__init__()
-        self.published, self.preprocessor = published, preprocessor
+        self.published, self.preprocessor, self.family = published, preprocessor, preprocessor.family
         self.depths, self.dim, self.trained_exits = depths, projection.out_features, trained_exits
         layers = len(self.layers())
         if not depths or list(depths) != sorted(set(depths)) or depths[0] < 1 or depths[-1] > layers:

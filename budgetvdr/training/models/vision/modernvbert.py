@@ -31,7 +31,6 @@ _PAGE_PROMPT = f"<|begin_of_text|>User:{_IMAGE}Describe the image.{_END}\nAssist
 class ModernVBert(VisionModel):
     """published: `ModernVBertModel` of transformers."""
 
-    family = "modernvbert"
     norm_path = "text_model.final_norm"
     renames = (
         (r"^vision_model\.vision_model\.", "vision_model."),

@@ -30,7 +30,6 @@ from budgetvdr.training.models.vision.model import (
 class PaliGemma(VisionModel):
     """published: `PaliGemmaModel` of transformers."""
 
-    family = "paligemma"
     norm_path = "language_model.norm"
     renames = (
         (r"^language_model\.model\.", "language_model."),
