@@ -25,12 +25,10 @@ from budgetvdr.training.models.vision.model import VisionModel
 OPSET = 20
 # Constants below this many bytes stay in the graph, where shape inference can read them.
 _SMALLEST = 1024
-# Sizes whose batches differ in every dimension that any batch can differ in.
+# Shapes whose batches differ in every dimension that any batch can differ in.
+_SHAPES = (((210, 297), (297, 210)), ((256, 256),), ((600, 90),), ((40, 56),), ((120, 480), (400, 320), (300, 424)))
 _SAMPLES: Mapping[Role, tuple[tuple[Content, ...], ...]] = {
-    "page": tuple(
-        tuple(Image.new("RGB", size) for size in sizes)
-        for sizes in (((210, 297), (297, 210)), ((256, 256),), ((40, 56), (400, 320), (300, 424)))
-    ),
+    "page": tuple(tuple(Image.new("RGB", size) for size in sizes) for sizes in _SHAPES),
     "query": (
         ("How many customers are there?", "Who signs?"),
         ("Which item was damaged on delivery, and by whom?",),
