@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TypeAlias, get_args
 
 from budgetvdr import commands
-from budgetvdr.errors import BudgetVDRError
+from budgetvdr.compress.record import Method, from_text
+from budgetvdr.errors import BudgetError, BudgetVDRError
 from budgetvdr.intake import IfExists
 from budgetvdr.memory import parse_bytes
 from budgetvdr.pages import ReadMode
@@ -21,6 +22,7 @@ _EXAMPLES = """examples:
   budgetvdr search reports.bvdr "Who signs off capital spending?" --budget balanced
   budgetvdr search reports.bvdr "travel policy" --where "year >= 2023" --picture top.png
   budgetvdr delete reports.bvdr annual-report.pdf
+  budgetvdr recompress reports.bvdr small.bvdr --compression WardFold:0.2
   budgetvdr recall reports.bvdr --budget fast
   budgetvdr eval my-benchmark/ --grid
   budgetvdr demo
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"budgetvdr {version('budgetvdr')}")
     parsers = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_parser(parsers)
+    _recompress_parser(parsers)
     _search_parser(parsers)
     _info_parser(parsers)
     _versions_parser(parsers)
@@ -100,7 +103,36 @@ def _add_parser(parsers: _Parsers) -> None:
     parser.add_argument(
         "--depths", type=_numbers, help="encoder exits to store, e.g. 6 or 2,6; fixed when the index is made"
     )
+    fewer = parser.add_mutually_exclusive_group()
+    fewer.add_argument(
+        "--compression",
+        type=_method,
+        metavar="NAME:GAMMA",
+        help="keep fewer vectors a page, e.g. WardFold:0.2 for a fifth; fixed when the index is made",
+    )
+    fewer.add_argument(
+        "--signals",
+        action="store_true",
+        help="keep what recompress may need of the attention, 6 bytes a token and depth; fixed when the index is made",
+    )
     parser.set_defaults(run=commands.add)
+
+
+def _recompress_parser(parsers: _Parsers) -> None:
+    parser = parsers.add_parser(
+        "recompress",
+        help="make a smaller index of a full one",
+        description="Makes an index with fewer vectors a page of one that keeps all of them, without encoding its "
+        "pages again. AnchorFold, StructuralPruning and DocPruner need an index made with add --signals. Interrupted, "
+        "the same command goes on.",
+    )
+    parser.add_argument("index", metavar="SRC", help="folder or object-store URI of the full index")
+    parser.add_argument("target", metavar="DST", help="where the smaller one goes")
+    _encoder_argument(parser)
+    parser.add_argument(
+        "--compression", type=_method, required=True, metavar="NAME:GAMMA", help="e.g. WardFold:0.2 for a fifth"
+    )
+    parser.set_defaults(run=commands.recompress)
 
 
 def _search_parser(parsers: _Parsers) -> None:
@@ -255,6 +287,10 @@ def _demo_parser(parsers: _Parsers) -> None:
 
 def _index_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("index", metavar="INDEX", help="folder or object-store URI of the index")
+    _encoder_argument(parser)
+
+
+def _encoder_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encoder", type=Path, metavar="FOLDER", help="encoder bundle; the one in the package by default"
     )
@@ -302,6 +338,13 @@ def _shares(text: str) -> tuple[float, ...]:
     if not shares or not all(0 < share < 1 for share in shares):
         raise argparse.ArgumentTypeError(f"expected shares between 0 and 1, separated by commas, found {text!r}")
     return shares
+
+
+def _method(text: str) -> Method:
+    try:
+        return from_text(text)
+    except BudgetError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _point(text: str) -> tuple[int, ...]:

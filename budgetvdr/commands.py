@@ -37,7 +37,13 @@ from budgetvdr.recall import RecallReport
 def add(arguments: argparse.Namespace) -> int:
     """Indexes documents; 1 where something could not be read."""
     metadata = dict(_pair(text) for text in arguments.meta)
-    with Index.open(arguments.index, encoder=arguments.encoder, depths=arguments.depths) as index:
+    with Index.open(
+        arguments.index,
+        encoder=arguments.encoder,
+        depths=arguments.depths,
+        compression=arguments.compression,
+        signals=arguments.signals,
+    ) as index:
         report = index.add_pages(
             arguments.sources[0] if len(arguments.sources) == 1 else arguments.sources,
             doc_id=arguments.doc_id,
@@ -49,6 +55,17 @@ def add(arguments: argparse.Namespace) -> int:
         )
     print(report)
     return 1 if report.failed else 0
+
+
+def recompress(arguments: argparse.Namespace) -> int:
+    """Makes a smaller index."""
+    with _reading(arguments) as index:
+        report = index.recompress(arguments.target, arguments.compression)
+    print(
+        f"{report.pages} pages written, {report.unchanged} there already; {report.vectors_before} vectors became "
+        f"{report.vectors_after}, {report.seconds['total']:.1f} s"
+    )
+    return 0
 
 
 def search(arguments: argparse.Namespace) -> int:

@@ -99,8 +99,8 @@ def recompressed_settings(full: IndexSettings, manifest: Manifest, compression: 
         if not full.signals:
             raise CompressionError(
                 f"{described(to_record(method))} needs signals of the attention, which this index does not keep; make "
-                "it with Index.open(path, signals=True), or use a method that looks at vectors alone "
-                "(WardFold, Clustering, Pooling)"
+                "it with Index.open(path, signals=True) (budgetvdr add --signals), or use a method that looks at "
+                "vectors alone (WardFold, Clustering, Pooling)"
             )
         if not _serves(full.windows[depth], asked, method):
             raise CompressionError(
@@ -153,8 +153,8 @@ def check_folding(stored: IndexSettings, asked: IndexSettings, path: str) -> Non
         found = FULL if stored.compression is None else f"compression={described(stored.compression)}"
         raise IndexMismatchError(
             f"{path} was made as {found}, and that is fixed at creation; found "
-            f"compression={described(asked.compression)}; leave compression out, or make another index of it "
-            "with Index.recompress"
+            f"compression={described(asked.compression)}; leave compression out, or make another index of it with "
+            "Index.recompress (budgetvdr recompress)"
         )
     if asked.signals and not stored.signals:
         raise IndexMismatchError(

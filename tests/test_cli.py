@@ -113,6 +113,59 @@ def test_a_first_stage_and_what_it_finds(index_path: str, capsys: pytest.Capture
     assert "recall  1.000 of the exact 1 best" in capsys.readouterr().out
 
 
+def test_adding_with_compression_and_recompressing(
+    make_pdf: MakePdf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = str(make_pdf("rules.pdf", "Lighthouse keepers paint the tower every third year.", "Fish is on Fridays."))
+    small, full, made = (str(tmp_path / name) for name in ("small", "full", "made"))
+    assert main(["add", small, source, "--compression", "anchorfold:0.5"]) == 0
+    assert main(["add", full, source, "--signals"]) == 0
+    capsys.readouterr()
+    assert main(["recompress", full, made, "--compression", "AnchorFold:0.5"]) == 0
+    assert "2 pages written, 0 there already; " in capsys.readouterr().out
+    found = []
+    for path in (full, small, made):
+        assert main(["info", path, "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["signals"] and found[0]["compression"] is None
+    assert found[1]["compression"] == found[2]["compression"]
+    assert found[1]["compression"]["method"] == "AnchorFold" and found[1]["compression"]["gamma"] == 0.5
+    assert found[1]["vectors"] == found[2]["vectors"] < found[0]["vectors"]
+    assert main(["search", made, "Who paints the lighthouse?", "-k", "1"]) == 0
+    assert "rules.pdf  page 1" in capsys.readouterr().out
+    # What is there stays; what is of another kind is refused, with what to do.
+    assert main(["recompress", full, made, "--compression", "AnchorFold:0.5"]) == 0
+    assert "0 pages written, 2 there already" in capsys.readouterr().out
+    assert main(["recompress", full, made, "--compression", "Pooling:0.5"]) == 2
+    assert "choose another path" in capsys.readouterr().err
+    assert main(["add", small, source, "--compression", "Pooling:0.5"]) == 2
+    assert "budgetvdr recompress" in capsys.readouterr().err
+    assert main(["recompress", small, str(tmp_path / "x"), "--compression", "Pooling:0.5"]) == 2
+    assert "open the full one" in capsys.readouterr().err
+    assert main(["recompress", str(tmp_path / "nothing"), str(tmp_path / "x"), "--compression", "Pooling:0.5"]) == 2
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("WardFold", "expected NAME:GAMMA"),
+        ("WardFold:much", "found 'WardFold:much'. Names are AnchorFold, "),
+        ("Zip:0.2", "expected NAME:GAMMA"),
+        ("WardFold:1.5", "expected above 0 and up to 1, found 1.5"),
+        ("DocPruner:inf", "expected a finite number"),
+    ],
+)
+def test_a_compression_that_is_none_is_refused(given: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["add", "index", "x.pdf"], ["recompress", "index", "other"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--compression", given])
+        assert says in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        main(["add", "index", "x.pdf", "--compression", "WardFold:0.2", "--signals"])
+    assert "not allowed with argument" in capsys.readouterr().err
+
+
 def test_a_folder_with_a_bad_file_is_done_in_part(
     make_pdf: MakePdf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

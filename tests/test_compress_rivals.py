@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from budgetvdr.compress import (
     token_signals,
 )
 from budgetvdr.compress.grouping import fold, numbered, unit
-from budgetvdr.compress.record import Method, from_record, to_record
+from budgetvdr.compress.record import Method, from_record, from_text, to_record
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import BudgetError, CompressionError, IndexFormatError, MissingExtraError
 from budgetvdr.pages import TokenSignals
@@ -362,3 +362,14 @@ def test_without_the_extra(method: Callable[..., Method], monkeypatch: pytest.Mo
 def test_scores_of_other_dtypes_are_no_trouble() -> None:
     scores: npt.NDArray[Any] = np.array([3, 1, 2], np.float16)
     assert StructuralPruning(cap=1).compress(Signals(np.eye(3, dtype=np.float32), in_degree=scores)).groups[0] == 0
+
+
+def test_methods_as_people_write_them() -> None:
+    assert from_text("WardFold:0.2") == WardFold(gamma=0.2)
+    assert from_text(" anchorfold:1") == AnchorFold(gamma=1.0)
+    assert from_text("docpruner:-0.25") == DocPruner(threshold=-0.25)
+    for kind in get_args(Method):
+        assert type(from_text(f"{kind.__name__}:0.5")) is kind
+    for wrong in ("", "WardFold", "0.2", "WardFold:", "WardFold:0.2:3", "Sized:0.2"):
+        with pytest.raises(BudgetError, match=r"expected NAME:GAMMA.*Names are AnchorFold, "):
+            from_text(wrong)

@@ -1,4 +1,4 @@
-"""A method and its settings as an index records them, and back."""
+"""A method and its settings as an index records them or a person writes them, and back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,31 @@ from budgetvdr.compress.pooling import Pooling
 from budgetvdr.compress.sap import StructuralPruning
 from budgetvdr.compress.ward import WardPooling
 from budgetvdr.compress.wardfold import WardFold
-from budgetvdr.errors import BudgetVDRError, IndexFormatError
+from budgetvdr.errors import BudgetError, BudgetVDRError, IndexFormatError
 
 Method = AnchorFold | Clustering | DocPruner | Pooling | RandomSelection | StructuralPruning | WardFold | WardPooling
 _METHODS: Mapping[str, type[Method]] = {kind.__name__: kind for kind in get_args(Method)}
+
+
+def from_text(text: str) -> Method:
+    """The method of "NAME:GAMMA", such as "WardFold:0.2", or "DocPruner:THRESHOLD"; names in any case.
+
+    Raises BudgetError for anything else, and for a value that the method does not take.
+    """
+    name, _, value = text.partition(":")
+    kinds = {known.lower(): kind for known, kind in _METHODS.items()}
+    kind = kinds.get(name.strip().lower())
+    try:
+        number = float(value)
+    except ValueError:
+        kind = None
+    if kind is None:
+        raise BudgetError(
+            f"expected NAME:GAMMA, GAMMA being the share of vectors kept, such as WardFold:0.2, or "
+            f"DocPruner:THRESHOLD; found {text!r}. Names are {', '.join(_METHODS)}"
+        )
+    settings: dict[str, Any] = {"threshold" if kind is DocPruner else "gamma": number}
+    return kind(**settings)
 
 
 def to_record(method: Method) -> dict[str, Any]:
