@@ -228,7 +228,12 @@ def _eval_parser(parsers: _Parsers) -> None:
         "DIR/qrels.tsv: nDCG@5 (linear gain), recall, mAP, and what each budget costs.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path)
-    parser.add_argument("--grid", action="store_true", help="every depth and width, not the full budget alone")
+    _encoder_argument(parser)
+    parser.add_argument(
+        "--grid",
+        action="store_true",
+        help="every depth and width, and every pair of depths the bundle was trained for, not the full budget alone",
+    )
     parser.add_argument(
         "--compression-grid",
         action="store_true",
@@ -237,7 +242,9 @@ def _eval_parser(parsers: _Parsers) -> None:
     parser.add_argument(
         "--gammas", type=_shares, metavar="LIST", help="shares of vectors for that (default 0.5,0.2,0.1,0.05)"
     )
-    parser.add_argument("--depths", type=_numbers, metavar="LIST", help="depths for that (default: the deepest)")
+    parser.add_argument(
+        "--depths", type=_numbers, metavar="LIST", help="depths to store (default: all; for that grid the deepest)"
+    )
     parser.add_argument("--dims", type=_numbers, metavar="LIST", help="widths for that (default: the full one)")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw bytes a page against nDCG@5 of that")
     parser.add_argument(

@@ -154,7 +154,9 @@ def evaluate(arguments: argparse.Namespace) -> int:
         return _compression_grid(arguments, benchmark)
     with (
         tempfile.TemporaryDirectory(prefix="budgetvdr-eval-") as scratch,
-        Index.open(arguments.index or Path(scratch) / "index.bvdr") as index,
+        Index.open(
+            arguments.index or Path(scratch) / "index.bvdr", encoder=arguments.encoder, depths=arguments.depths
+        ) as index,
     ):
         added = index.add_pages(benchmark.pdfs, read=arguments.read)
         if added.failed:
@@ -172,7 +174,7 @@ def _compression_grid(arguments: argparse.Namespace, benchmark: Benchmark) -> in
     """Compares compression methods; tables for people go to standard error where JSON is asked for."""
     if arguments.plot is not None:
         _check_folder(arguments.plot, "--plot")
-    encoder = open_encoder()
+    encoder = open_encoder(arguments.encoder)
     depths, dims = arguments.depths or encoder.manifest.depths[-1:], arguments.dims or encoder.manifest.dims[-1:]
     points = [Plan(depth, dim) for depth in sorted(depths, reverse=True) for dim in sorted(dims, reverse=True)]
     options = GridOptions(tuple(points), arguments.gammas or GAMMAS, arguments.read, arguments.index)

@@ -151,6 +151,21 @@ def test_evaluation_has_rows_for_the_pairs(deep: Path, encoder: ReaderEncoder) -
     assert found == [(3, 3, 32), (3, 3, 16), (3, 3, 8), (1, 3, 32), (1, 3, 16), (1, 3, 8)]
 
 
+def test_evaluating_another_bundle(deep: Path, bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = deep.parent / "set"
+    (folder / "pdfs").mkdir(parents=True)
+    (folder / "pdfs" / "pages.pdf").write_bytes((deep.parent / "pages.pdf").read_bytes())
+    (folder / "queries.jsonl").write_text(json.dumps({"id": "q", "text": QUERY}))
+    (folder / "qrels.tsv").write_text("query\tdoc\tpage_num\trelevance\nq\tpages.pdf\t2\t1")
+    command = ["eval", str(folder), "--encoder", str(bundle), "--json"]
+    assert main([*command, "--grid", "--depths", "3"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {(row["query_depth"], row["page_depth"]) for row in rows} == {(3, 3), (1, 3)}
+    assert main([*command, "--compression-grid", "--gammas", "0.5", "--dims", "16"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {(row["depth"], row["dim"]) for row in rows} == {(3, 16)}
+
+
 def test_the_command_line(deep: Path, bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     of_index = [str(deep), "--encoder", str(bundle)]
     assert main(["search", *of_index, QUERY, "--point", "1,16,3"]) == 0
