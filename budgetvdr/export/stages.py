@@ -72,7 +72,7 @@ class Stages:
 
 @contextmanager
 def partial_folder(out: Path) -> Iterator[Path]:
-    """The folder beside `out` that an export works in, which nobody else uses meanwhile.
+    """The folder beside `out` that an export works in, which nobody else uses meanwhile; gone where nothing came of it.
 
     Raises ExportError where `out` exists, where another export is at work, and where the folder is something else.
     """
@@ -90,6 +90,8 @@ def partial_folder(out: Path) -> Iterator[Path]:
     try:
         yield partial
     finally:
+        if partial.is_dir() and [path.name for path in partial.iterdir()] == [_STATE_NAME]:
+            shutil.rmtree(partial)
         lock.release()
         Path(lock.lock_file).unlink(missing_ok=True)
 

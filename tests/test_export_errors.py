@@ -1,0 +1,271 @@
+"""What an export refuses, how it goes on after being stopped, and bundles that are not what they claim."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import exported
+import pytest
+import torch
+
+from budgetvdr.bundle import load_manifest
+from budgetvdr.encoders.open import open_encoder
+from budgetvdr.errors import BundleError, MissingExtraError
+from budgetvdr.export import __main__ as command
+from budgetvdr.export import pipeline
+from budgetvdr.export.checkpoints import Plan, plan
+from budgetvdr.export.errors import ExportError
+from budgetvdr.export.graph import trace
+from budgetvdr.export.network import Network
+from budgetvdr.export.pipeline import Wanted, export_bundle
+from budgetvdr.index import Index
+from budgetvdr.training.errors import CheckpointError
+
+FAMILY = "modernvbert"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    return Path(shutil.copytree(exported.checkpoint(FAMILY), tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return exported.copy_of(FAMILY, tmp_path)
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def export(checkpoint: Path, out: Path, **wanted: Any) -> None:
+    export_bundle(plan(str(checkpoint), (1,)), out, Wanted(**wanted), silent)
+
+
+def test_below_the_threshold_there_is_no_bundle_and_a_lower_one_takes_up_the_work(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "bundle"
+    with pytest.raises(ExportError, match=r"too far from the model.*--threshold"):
+        export(checkpoint, out, threshold=1.5)
+    assert not out.exists()
+
+    def never(self: Plan) -> None:
+        raise AssertionError("the model is loaded again")
+
+    monkeypatch.setattr(Plan, "load", never)
+    export(checkpoint, out)
+    load_manifest(out)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "checkpoint"]
+    with pytest.raises(ExportError, match="exists"):
+        export(checkpoint, out)
+
+
+def test_stopped_after_the_page_graph_it_goes_on_with_the_query_graph(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, traced = tmp_path / "bundle", []
+
+    def stops(model: Any, role: Any) -> Network:
+        traced.append(role)
+        if role == "query":
+            raise KeyboardInterrupt
+        return trace(model, role)
+
+    monkeypatch.setattr(pipeline, "trace", stops)
+    with pytest.raises(KeyboardInterrupt):
+        export(checkpoint, out)
+    partial = tmp_path / "bundle.partial"
+    written = (partial / "weights.bin").stat().st_size
+    # What a write under way leaves.
+    with (partial / "weights.bin").open("ab") as stream:
+        stream.write(b"half a tensor")
+
+    def counts(model: Any, role: Any) -> Network:
+        traced.append(role)
+        return trace(model, role)
+
+    monkeypatch.setattr(pipeline, "trace", counts)
+    export(checkpoint, out)
+    assert traced == ["page", "query", "query"]
+    # The queries' tensors are the pages'.
+    assert (out / "weights.bin").stat().st_size == written
+    open_encoder(out, threads=1).encode_query("who?", 1)
+
+
+def test_another_checkpoint_begins_anew(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(model: Any, role: Any) -> Network:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "trace", stops)
+    with pytest.raises(KeyboardInterrupt):
+        export(checkpoint, tmp_path / "bundle")
+    state = tmp_path / "bundle.partial" / "stages.json"
+    before = json.loads(state.read_text())
+    assert set(before["stages"]) == {"model", "reference"}
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "note": "trained further"}))
+    monkeypatch.setattr(Plan, "load", stops)
+    with pytest.raises(TypeError):
+        export(checkpoint, tmp_path / "bundle")
+    # What was there is of no use any more.
+    assert not state.exists()
+
+
+def pickled(folder: Path) -> None:
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+def truncated(folder: Path) -> None:
+    (path,) = folder.glob("*.safetensors")
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def strange(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2}))
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [(pickled, "pickled"), (truncated, "is damaged"), (strange, "llama"), (no_config, "config.json")],
+)
+def test_a_checkpoint_that_cannot_be_read_is_refused_and_nothing_is_written(
+    checkpoint: Path, tmp_path: Path, damage: Callable[[Path], None], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(checkpoint)
+    out = tmp_path / "bundle"
+    assert command.main([str(checkpoint), "--depths", "1", "--out", str(out)]) == 2
+    assert says in capsys.readouterr().err
+    with pytest.raises((CheckpointError, ExportError)):
+        export(checkpoint, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--depths", "9"], "2 layers"),
+        (["--depths", "0"], "from 1 on"),
+        (["--dims", "-3"], "from 1 on"),
+        (["--images", "/nowhere"], "--images"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    checkpoint: Path, tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([str(checkpoint), "--out", str(tmp_path / "bundle"), *arguments]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_without_the_extra_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "onnxscript" else object())
+    assert command.main(["checkpoint", "--out", "bundle"]) == 2
+    assert 'onnxscript: pip install "budgetvdr[export]"' in capsys.readouterr().err
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda folder: flip(folder / "weights.bin"), r"weights\.bin is damaged"),
+        (lambda folder: os.truncate(folder / "weights.bin", 5000), r"weights\.bin is damaged"),
+        (lambda folder: (folder / "weights.bin").unlink(), r"weights\.bin is missing"),
+        (lambda folder: (folder / "page_1.onnx").unlink(), r"page_1\.onnx is missing"),
+        (lambda folder: flip(folder / "preprocess.json"), r"preprocess\.json is damaged"),
+        (lambda folder: exported.edit_manifest(folder, lambda m: m.update(format_version=2)), "newer.*upgrade"),
+        (lambda folder: exported.edit_manifest(folder, lambda m: m.update(family="clip")), "family 'clip'"),
+        (lambda folder: exported.edit_manifest(folder, lambda m: m.update(family="qwen3_vl")), "qwen3_vl.*modernvbert"),
+        (
+            lambda folder: exported.edit_manifest(folder, lambda m: m["files"].pop("preprocess.json")),
+            "no recorded hash",
+        ),
+        (lambda folder: exported.edit_manifest(folder, lambda m: m["page_graphs"].pop("1")), "a page graph for each"),
+    ],
+)
+def test_a_bundle_that_is_damaged_or_not_for_this_version_is_refused_when_it_is_opened(
+    bundle: Path, tmp_path: Path, damage: Callable[[Path], object], says: str
+) -> None:
+    damage(bundle)
+    with pytest.raises(BundleError, match=says):
+        Index.open(tmp_path / "index.bvdr", encoder=bundle)
+    assert not (tmp_path / "index.bvdr").exists()
+
+
+def test_weights_that_are_cut_after_opening_are_refused_by_the_graph(bundle: Path) -> None:
+    encoder = open_encoder(bundle, threads=1)
+    os.truncate(bundle / "weights.bin", 5000)
+    with pytest.raises(BundleError, match=r"query_2\.onnx cannot be loaded"):
+        encoder.encode_query("who?", 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        # A width that the graphs do not have.
+        (lambda m: m.update(dims=[8, 32], presets={n: {"depth": 2, "dim": 8} for n in m["presets"]}), "found 16"),
+        # The graph of one depth under the name of another.
+        (lambda m: m["page_graphs"].update({"2": "page_1.onnx"}), "found no such exit"),
+    ],
+)
+def test_a_manifest_that_disagrees_with_the_graphs_is_refused_before_a_page_is_stored(
+    bundle: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], says: str
+) -> None:
+    exported.edit_manifest(bundle, change)
+    from PIL import Image
+
+    with Index.open(tmp_path / "index.bvdr", encoder=bundle, threads=1) as index:
+        with pytest.raises(BundleError, match=says):
+            index.add_pages(Image.new("RGB", (60, 60)))
+        assert index.info().pages == 0
+
+
+def test_a_checkpoint_in_place_of_a_bundle_gives_the_command_that_makes_one(checkpoint: Path, tmp_path: Path) -> None:
+    for encoder in (checkpoint, str(checkpoint)):
+        with pytest.raises(BundleError) as error:
+            Index.open(tmp_path / "index.bvdr", encoder=encoder)
+        assert f"python -m budgetvdr.export {checkpoint} --depths 1,2 --dtype float16 --out checkpoint-bundle" in str(
+            error.value
+        )
+    assert not (tmp_path / "index.bvdr").exists()
+
+
+def test_a_name_on_the_hub_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def absent(name: str, *rest: Any, **named: Any) -> Any:
+        if name.partition(".")[0] == "huggingface_hub":
+            raise ModuleNotFoundError("No module named 'huggingface_hub'")
+        return real(name, *rest, **named)
+
+    monkeypatch.delitem(sys.modules, "huggingface_hub", raising=False)
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(MissingExtraError, match=r"budgetvdr\[hub\]"):
+        open_encoder("vidore/colqwen2-v1.0")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "./a/b/c", "/nowhere/at/all", Path("owner/name")])
+def test_what_is_no_folder_and_no_name_on_the_hub_is_no_bundle(name: str | Path) -> None:
+    with pytest.raises(BundleError, match="not an encoder bundle"):
+        open_encoder(name)
