@@ -21,7 +21,7 @@ from budgetvdr.errors import BudgetVDRError
 from budgetvdr.export.checkpoints import plan
 from budgetvdr.export.pipeline import Wanted, export_bundle
 from budgetvdr.export.quantize import Dtype
-from budgetvdr.training.models.vision.tiny import tiny_modernvbert, tiny_paligemma
+from budgetvdr.training.models.vision.tiny import DIM, tiny_modernvbert, tiny_paligemma
 from budgetvdr.training.models.vision.tiny_qwen import tiny_qwen2_5_vl, tiny_qwen2_vl, tiny_qwen3_vl
 
 FAMILIES: Mapping[str, Callable[..., None]] = {
@@ -41,7 +41,10 @@ def make(family: str, out: Path, *, layers: int, depths: Sequence[int], dtype: D
         FAMILIES[family](checkpoint, layers=layers)
     wanted = Wanted(dtype)
     return export_bundle(
-        plan(str(checkpoint), depths, (8,)), out / "bundle", wanted, lambda line: print(line, file=sys.stderr)
+        plan(str(checkpoint), depths, (DIM // 2, DIM)),
+        out / "bundle",
+        wanted,
+        lambda line: print(line, file=sys.stderr),
     )
 
 

@@ -13,6 +13,7 @@ from vision_tools import QUERIES
 from budgetvdr.bundle import Preset, load_manifest
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.export.checkpoints import plan
+from budgetvdr.export.errors import ExportError
 from budgetvdr.export.pipeline import Wanted, export_bundle
 from budgetvdr.training.errors import CheckpointError
 from budgetvdr.training.mm_matryoshka import Objective
@@ -68,3 +69,23 @@ def test_an_exit_that_was_not_trained_is_refused(folder: Path, tmp_path: Path) -
     with pytest.raises(CheckpointError, match="trained for depths"):
         export_bundle(plan(str(folder), (1, 3)), save, Wanted(), lambda line: None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_vectors_may_end_at_a_narrower_width(trained: VisionModel, folder: Path, tmp_path: Path) -> None:
+    narrow = plan(str(folder), (1,), (2, 4))
+    model = narrow.load()
+    inputs = model.prepare([QUERIES[1]], "query")
+    with torch.no_grad():
+        (found,), (exact,) = model.run(inputs)[0].values(), [trained.run(inputs)[0][1]]
+    torch.testing.assert_close(found, exact[..., :4])
+    export_bundle(narrow, tmp_path / "bundle", Wanted(), lambda line: None)
+    manifest = load_manifest(tmp_path / "bundle")
+    assert (manifest.depths, manifest.dims) == ((1,), (2, 4))
+    assert set(manifest.presets.values()) == {Preset(1, 4), Preset(1, 2)}
+    query = open_encoder(tmp_path / "bundle", threads=1).encode_query(QUERIES[1], 1)
+    assert query.vectors.shape[1] == 4
+
+
+def test_a_width_beyond_the_models_is_refused(folder: Path) -> None:
+    with pytest.raises(ExportError, match="have 16 components"):
+        plan(str(folder), (1,), (64,)).load()

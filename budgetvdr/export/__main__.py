@@ -51,7 +51,9 @@ def _run(argv: Sequence[str] | None) -> int:
         "--depths", type=_numbers, help="exits in layers, such as 4,9,18; by default a quarter, half and all"
     )
     parser.add_argument(
-        "--dims", type=_numbers, help="prefix widths to offer, such as 32,64,128; the full width is always there"
+        "--dims",
+        type=_numbers,
+        help="prefix widths to offer, such as 32,64,128; vectors end at the last. By default up to all they have",
     )
     parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="of the weights")
     parser.add_argument(

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import nn
+
 from budgetvdr.export.errors import ExportError
 from budgetvdr.export.stages import sha256
 from budgetvdr.training.checkpoint import MANIFEST_NAME, read_manifest
@@ -21,8 +23,8 @@ class Plan:
     """A checkpoint and what is wanted of it.
 
     name: what a person calls it. folders: the checkpoint and, of an adapter, the model it is for. depths: exits,
-    ascending. dims: prefix widths, None for those it was trained for, or the usual ones. trust_remote_code: whether the
-    checkpoint's own code may run.
+    ascending. dims: prefix widths, ascending; the last is the width of the vectors, what lies behind it is left out.
+    None for those it was trained for, or the usual ones. trust_remote_code: whether the checkpoint's own code may run.
     """
 
     name: str
@@ -32,16 +34,19 @@ class Plan:
     trust_remote_code: bool = False
 
     def load(self) -> VisionModel:
-        """The model in float32. Raises CheckpointError where it cannot be had."""
-        return load_vision(self.folders[0], depths=self.depths, trust_remote_code=self.trust_remote_code)
+        """The model in float32. Raises CheckpointError where it cannot be had, ExportError where it is narrower."""
+        model = load_vision(self.folders[0], depths=self.depths, trust_remote_code=self.trust_remote_code)
+        if self.dims is not None:
+            narrow(model, self.dims[-1])
+        return model
 
     def digest(self) -> str:
-        """Hex digest of the checkpoint's files and the depths."""
+        """Hex digest of the checkpoint's files, the depths and the width."""
         files = sorted(
             path for folder in self.folders for kind in ("json", "safetensors") for path in folder.glob(f"*.{kind}")
         )
         found = [(path.name, sha256(path)) for path in files]
-        return hashlib.sha256(json.dumps([found, self.depths]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([found, self.depths, self.dims and self.dims[-1]]).encode()).hexdigest()
 
 
 def plan(
@@ -73,6 +78,20 @@ def plan(
             raise ExportError(f"{what} must be whole numbers from 1 on, found {list(values)}")
     chosen = None if dims is None else tuple(sorted(set(dims)))
     return Plan(name, tuple(folders), tuple(sorted(set(depths))), chosen, trust_remote_code)
+
+
+def narrow(model: VisionModel, width: int) -> None:
+    """Leaves the first `width` components of every exit. Raises ExportError where there are fewer."""
+    if width > model.dim:
+        raise ExportError(f"--dims up to {width}: the model's vectors have {model.dim} components")
+    for exit_ in model.heads().children():
+        projection = exit_.get_submodule("projection")
+        assert isinstance(projection, nn.Linear)
+        projection.weight = nn.Parameter(projection.weight[:width].detach().clone())
+        if projection.bias is not None:
+            projection.bias = nn.Parameter(projection.bias[:width].detach().clone())
+        projection.out_features = width
+    model.dim, model.dims = width, (*(dim for dim in model.dims if dim < width), width)
 
 
 def default_depths(layers: int) -> tuple[int, ...]:

@@ -21,7 +21,6 @@ from budgetvdr.encoders.vision import SETTINGS_NAME, TOKENIZER_NAME, open_prepro
 from budgetvdr.encoders.vision.encoder import exit_name
 from budgetvdr.export import parity
 from budgetvdr.export.checkpoints import Plan
-from budgetvdr.export.errors import ExportError
 from budgetvdr.export.graph import attention_name, trace
 from budgetvdr.export.prune import pruned
 from budgetvdr.export.quantize import Dtype, converted
@@ -214,10 +213,8 @@ def _manifest(
 
 
 def _dims(asked: Sequence[int] | None, trained: Sequence[int]) -> tuple[int, ...]:
-    """Widths up to the full one, which is always there: those asked for, those trained, or the usual ones."""
+    """Those asked for, those trained, or the usual ones; the last is the width of the vectors."""
     full = trained[-1]
-    if asked and asked[-1] > full:
-        raise ExportError(f"--dims {list(asked)}: the model's vectors have {full} components")
     return (*(dim for dim in asked or (trained if len(trained) > 1 else DIMS) if dim < full), full)
 
 
