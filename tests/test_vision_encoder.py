@@ -133,6 +133,23 @@ def test_batches_hold_as_many_pixels_as_allowed(bundle: Path, monkeypatch: pytes
         assert ran == expected
 
 
+def test_pages_are_drawn_a_few_ahead_and_not_all_at_once(bundle: Path) -> None:
+    (image,) = pictures(["tiny"])
+    drawn: list[int] = []
+    done: list[int] = []
+
+    def draw(longest_side: int) -> Image.Image:
+        drawn.append(len(done))
+        return image
+
+    encoder = VisionEncoder(bundle, threads=1, batch_pixels=1)
+    pages = [page(number, render=draw) for number in range(1, 13)]
+    good(encoder.encode_pages(pages, (1,), on_page=lambda: done.append(len(drawn))))
+    assert len(drawn) == len(done) == 12
+    # Two wait for each thread, one is taken, one begins the next batch.
+    assert done[0] <= 5
+
+
 def test_neighbours_in_a_batch_change_a_page_by_rounding_only(bundle: Path) -> None:
     images = pictures(["portrait", "tiny", "landscape"])
     pages = [page(number, image) for number, image in enumerate(images, 1)]

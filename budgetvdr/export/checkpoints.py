@@ -67,7 +67,7 @@ def plan(
     if (folder / CONFIG_NAME).is_file():
         base = str(read_adapter_config(folder)["base_model_name_or_path"])
         folders.append(fetch(folder / base if (folder / base).is_dir() else base))
-    name = folder.name if Path(checkpoint).is_dir() else checkpoint
+    name = folder.resolve().name if Path(checkpoint).is_dir() else checkpoint
     if (folder / MANIFEST_NAME).is_file():
         trained = read_manifest(folder)
         name, depths = trained.name, depths or trained.depths

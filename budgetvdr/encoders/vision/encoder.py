@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
@@ -114,7 +115,7 @@ class VisionEncoder:
             require_attention(self._manifest, self._sessions, wanted[-1])
         results: list[EncodedPage | BudgetVDRError] = []
         with ThreadPoolExecutor(self._threads, "budgetvdr-draw") as pool:
-            for batch in _batches(pool.map(self._draw, pages), self._batch_pixels):
+            for batch in _batches(self._drawn(pool, pages), self._batch_pixels):
                 results.extend(self._encode(batch, wanted, ask))
                 if on_page is not None:
                     for _ in batch:
@@ -153,6 +154,16 @@ class VisionEncoder:
         found = self._run(batch, depths, Ask.of({deepest: Window(0, deepest - 1, steps)}, depths))
         vectors = {depth: states[0][batch.counts[0]] for depth, states in zip(depths, found, strict=False)}
         return LayerSupport(vectors, found[len(depths)][:, :, 0, batch.counts[0]])
+
+    def _drawn(self, pool: ThreadPoolExecutor, pages: Sequence[Page]) -> Iterator[_Drawn]:
+        """Pages in order, a few drawn ahead: pictures are large."""
+        ahead: deque[Future[_Drawn]] = deque()
+        for page in pages:
+            ahead.append(pool.submit(self._draw, page))
+            if len(ahead) > 2 * self._threads:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
     def _draw(self, page: Page) -> _Drawn:
         start = thread_time()
