@@ -157,3 +157,23 @@ def test_it_indexes_the_sample_documents_and_answers_where_there_is_no_torch(fam
         assert len(hits) == 3
         assert all(np.isfinite(score) for _, _, score in hits)
     assert set(result["hits"]) == {str(depth) for depth in exported.DEPTHS}
+
+
+def test_the_recipe_for_tiny_bundles_prints_the_report_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--family", "modernvbert", "--out", str(tmp_path), "--layers", "1", "--depths", "1"]
+    assert exported.recipe().main([*arguments, "--dtype", "int8"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["family"], report["dtype"], report["depths"], report["trained_exits"]) == (
+        "modernvbert",
+        "int8",
+        [1],
+        [1],
+    )
+    assert {(row["role"], row["exit"]) for row in report["parity"]} == {("page", 1), ("query", 1)}
+    # Whole numbers are near, and not the same.
+    assert all(0.98 < row["cosine"] < 0.9999999 for row in report["parity"])
+    assert report["bytes"]["weights.bin"] == (tmp_path / "bundle" / "weights.bin").stat().st_size
+    assert exported.recipe().main([*arguments, "--dtype", "int8"]) == 2
+    assert "exists" in capsys.readouterr().err
