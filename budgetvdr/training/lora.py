@@ -24,6 +24,8 @@ class Lora:
 def add_lora(model: ElasticModel, lora: Lora) -> None:
     """Freezes the transformer and gives its layers adapters, in place.
 
+    What is trained is float32 whatever the transformer is: half precision would lose small steps.
+
     Raises ValueError (peft's) where no layer has a name that ends as the targets say.
     """
     config = LoraConfig(
@@ -33,6 +35,9 @@ def add_lora(model: ElasticModel, lora: Lora) -> None:
     backbone.requires_grad_(False)
     inject_adapter_in_model(config, backbone)
     model.heads().requires_grad_(True)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
 
 
 def merge_lora(model: ElasticModel) -> None:

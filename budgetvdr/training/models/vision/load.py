@@ -46,23 +46,27 @@ def load_vision(
     depths: tuple[int, ...] | None = None,
     dtype: torch.dtype = torch.float32,
     trust_remote_code: bool = False,
+    new_head: int | None = None,
 ) -> VisionModel:
     """A published checkpoint with exits after the layers of `depths`, the last layer where left out.
 
     name: a folder as Hugging Face lays them out, or the name of one on its hub: a model of transformers' own retrieval
     classes, of colpali-engine's, or a LoRA adapter for one, which is merged; or what `save_vision` wrote. dtype: of the
     weights. trust_remote_code: whether a model that brings its own code may run it; where it wraps a known family in a
-    known way the code is not needed.
+    known way the code is not needed. new_head: components of a random head for a model that has none, to be trained;
+    always the same one. No exit of such a model counts as trained.
 
     Only the decoder layers for the deepest exit are kept. Every exit of a published checkpoint begins with its own
     final norm and head, so that only its last layer counts as trained (`trained_exits`); one trained here has all
     exits that it was trained for, and no others.
 
-    Raises CheckpointError for what is no checkpoint of a known family, for weights other than safetensors, and for
-    weights that are missing or do not fit.
+    Raises CheckpointError for what is no checkpoint of a known family, for weights other than safetensors, for weights
+    that are missing or do not fit, and for a new head where there is one.
     """
     folder = fetch(name)
     if (folder / MANIFEST_NAME).is_file():
+        if new_head is not None:
+            raise CheckpointError(f"{folder} has heads of its own: leave out the new one")
         return _load_trained(folder, depths, dtype)
     adapter_folder = folder if (folder / CONFIG_NAME).is_file() else None
     if adapter_folder is not None:
@@ -83,13 +87,20 @@ def load_vision(
         raise CheckpointError(f"{name} has {total} layers, asked for exits after {wanted}")
     published = _filled(kind, with_layers(config, max(wanted)), merged, dtype, folder)
     preprocessor, tokenizer = _preprocessor(kind, config, [path for path in (adapter_folder, folder) if path])
+    norm = published.get_submodule(kind.norm_path)
+    if new_head is None:
+        projection = _head(merged, dtype, folder)
+    elif any(f"{head}.weight" in merged for head in _HEADS):
+        raise CheckpointError(f"{folder} has a head of its own: leave out the new one")
+    else:
+        projection = _random_head(norm.get_parameter("weight").shape[0], new_head, dtype)
     model = kind(
         published,
         preprocessor,
-        norm=published.get_submodule(kind.norm_path),
-        projection=_head(merged, dtype, folder),
+        norm=norm,
+        projection=projection,
         depths=tuple(wanted),
-        trained_exits=(total,) if total in wanted else (),
+        trained_exits=(total,) if total in wanted and new_head is None else (),
     )
     model.tokenizer_file = tokenizer
     return model.eval()
@@ -238,8 +249,19 @@ def _head(weights: Merged, dtype: torch.dtype, folder: Path) -> nn.Linear:
                     linear.bias.copy_(weights.read(f"{head}.bias"))
             return linear
     raise CheckpointError(
-        f"{folder} has no projection head ({' or '.join(_HEADS)}): it is not trained for late interaction"
+        f"{folder} has no projection head ({' or '.join(_HEADS)}): it is not trained for late interaction; "
+        "to train it, begin with a new head (new_head=128)"
     )
+
+
+def _random_head(hidden: int, width: int, dtype: torch.dtype) -> nn.Linear:
+    """A projection that nearly keeps angles. The same each time: resumed runs and all processes must begin alike."""
+    linear = nn.Linear(hidden, width, dtype=dtype)
+    with torch.no_grad():
+        weight = torch.randn(width, hidden, generator=torch.Generator().manual_seed(0))
+        linear.weight.copy_(weight / hidden**0.5)
+        linear.bias.zero_()
+    return linear
 
 
 def _with_own_code(config: Mapping[str, Any], folder: Path, *, trusted: bool) -> tuple[dict[str, Any], Weights]:
