@@ -61,14 +61,21 @@ def compare(
     graphs: Mapping[Role, Mapping[int, str]],
     chosen: Samples,
     exact: Reference,
+    *,
+    map_weights: bool,
 ) -> list[Parity]:
-    """One row for every exit of every graph. Raises ExportError where a graph gives no numbers."""
+    """One row for every exit of every graph. Raises ExportError where a graph gives no numbers.
+
+    map_weights: see `Sessions`; integers are multiplied in another way then.
+    """
     rows = []
     for role, by_depth in graphs.items():
         prepared = [_prepare(preprocessor, batch, role) for batch in _batches(chosen[role])]
         for depth, graph in by_depth.items():
             exits = [exit_ for exit_ in by_depth if exit_ <= depth] if role == "page" else [depth]
-            outputs = [_run(folder, graph, batch, exits) for batch in prepared]
+            # One graph in memory at a time.
+            sessions = Sessions(folder, map_weights=map_weights)
+            outputs = [_run(sessions, graph, batch, exits) for batch in prepared]
             for place, exit_ in enumerate(exits):
                 pairs = [
                     (found[place][row][kept], exact[_named(role, number, exit_)][row][kept])
@@ -114,9 +121,7 @@ def _cosines(found: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]) -> 
     return cosines
 
 
-def _run(folder: Path, graph: str, batch: VisionBatch, exits: Sequence[int]) -> list[npt.NDArray[np.float32]]:
-    # Opened anew for each batch of few, so that one graph is in memory at a time.
-    sessions = Sessions(folder)
+def _run(sessions: Sessions, graph: str, batch: VisionBatch, exits: Sequence[int]) -> list[npt.NDArray[np.float32]]:
     taken = sessions.inputs(graph)
     inputs = {name: array for name, array in batch.arrays.items() if name in taken}
     try:

@@ -68,7 +68,8 @@ def export_bundle(plan: Plan, out: Path, wanted: Wanted, report: Report) -> Mani
         graphs = _write_graphs(partial, plan.depths)
         report("comparing the graphs with the model")
         with np.load(partial / _REFERENCE_NAME) as exact:
-            rows = parity.compare(partial, open_preprocessor(partial), graphs, chosen, exact)
+            whole = wanted.dtype in ("int8", "int4")
+            rows = parity.compare(partial, open_preprocessor(partial), graphs, chosen, exact, map_weights=not whole)
         parity.refuse_worse(rows, THRESHOLDS[wanted.dtype] if wanted.threshold is None else wanted.threshold)
         manifest = _manifest(plan, facts, wanted.dtype, graphs=graphs, rows=rows, folder=partial)
         (partial / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")

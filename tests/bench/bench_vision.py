@@ -2,12 +2,13 @@
 
     python tests/bench/bench_vision.py [--families qwen2_vl,...] [--dtypes float32,int8] [--json]
     python tests/bench/bench_vision.py --half-billion --dtypes float32,float16,int8,int4
+    python tests/bench/bench_vision.py --bundles BUNDLE ...
 
-The first makes tiny random checkpoints of the families. The second one of 0.5 billion parameters in the shape of
+The first makes tiny random checkpoints of the families. The second makes one of 0.5 billion parameters in the shape of
 Qwen2-VL: 24 layers of 896, 12 tower blocks of 768; it needs 12 GB of disk under --work and reports the export's peak
-memory too. For every graph: parity with torch as the export measured it, bytes of the graph and of the weights it
-takes, and in a process of its own with one thread CPU milliseconds to open and to run it (best of three) and the
-memory that is its alone afterwards, with weights copied and mapped.
+memory too. The third takes bundles that are there. For every graph: parity with torch as the export measured it, bytes
+of the graph and of the weights it takes, and in a process of its own with one thread CPU milliseconds to open and to
+run it (best of three) and the memory that is its alone afterwards, with weights copied and mapped.
 
 Prints a table, then one JSON object; with --json the object alone.
 """
@@ -76,7 +77,7 @@ def write_half_billion(folder: Path) -> None:
 
 def export_tiny(family: str, dtype: str, out: Path) -> None:
     """OUT/bundle of a tiny checkpoint."""
-    _run([str(RECIPE), "--family", family, "--dtype", dtype, "--out", str(out), "--layers", "6", "--depths", "2,4,6"])
+    _run([str(RECIPE), "--family", family, "--dtype", dtype, "--out", str(out), "--layers", "3", "--depths", "1,2,3"])
 
 
 def export_large(checkpoint: Path, dtype: str, out: Path) -> dict[str, Any]:
@@ -154,6 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--dtypes", default="float32,float16,int8,int4")
     parser.add_argument("--half-billion", action="store_true")
+    parser.add_argument("--bundles", type=Path, nargs="+", help="folders to measure as they are")
     parser.add_argument("--work", type=Path, help="folder to work in; emptied of what was made there")
     parser.add_argument("--json", action="store_true", help="no table")
     parser.add_argument("--measure", nargs=4, metavar=("BUNDLE", "ROLE", "DEPTH", "MAPPED"), help=argparse.SUPPRESS)
@@ -174,6 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _bundles(work: Path, options: argparse.Namespace, exports: list[dict[str, Any]]) -> Iterator[Path]:
     """Makes them one after another; each is gone when the next is asked for."""
+    if options.bundles:
+        yield from options.bundles
+        return
     names = ["qwen2_vl"] if options.half_billion else options.families.split(",")
     for name in names:
         checkpoint = work / "large"
