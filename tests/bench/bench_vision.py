@@ -5,7 +5,7 @@
     python tests/bench/bench_vision.py --bundles BUNDLE ...
 
 The first makes tiny random checkpoints of the families. The second makes one of 0.5 billion parameters in the shape of
-Qwen2-VL: 24 layers of 896, 12 tower blocks of 768; it needs 12 GB of disk under --work and reports the export's peak
+Qwen2-VL: 24 layers of 896, 12 tower blocks of 768; it needs 6 GB of disk under --work and reports the export's peak
 memory too. The third takes bundles that are there. For every graph: parity with torch as the export measured it, bytes
 of the graph and of the weights it takes, and in a process of its own with one thread CPU milliseconds to open and to
 run it (best of three) and the memory that is its alone afterwards, with weights copied and mapped.
@@ -168,7 +168,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result["rows"], result["exports"] = [], []
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         for folder in _bundles(Path(work), options, result["exports"]):
-            result["rows"].extend(rows_of(folder))
+            for row in rows_of(folder):
+                # A run takes long, and may be stopped.
+                print(json.dumps(row), file=sys.stderr, flush=True)
+                result["rows"].append(row)
     if not options.json:
         _print_table(result["rows"])
     print(json.dumps(result))
