@@ -52,6 +52,11 @@ def bundled_folder() -> Path:
     return Path(str(files("budgetvdr.bundles") / BUNDLED))
 
 
+def usual_depths(layers: int) -> tuple[int, ...]:
+    """Exits for a checkpoint that says of none: after a quarter, half and all of its layers."""
+    return tuple(sorted({max(1, round(layers / 4)), max(1, round(layers / 2)), layers}))
+
+
 def _folder(bundle: str | Path) -> Path:
     """The folder of a bundle, downloaded where need be."""
     folder = Path(bundle)
@@ -75,11 +80,11 @@ def _export_first(bundle: str, folder: Path) -> str:
 
 
 def _depths(config: Path) -> tuple[int, ...]:
-    """A quarter, half and all of a checkpoint's layers; none where its config does not tell."""
+    """Of a checkpoint; none where its config does not tell."""
     try:
         raw = json.loads(config.read_text(encoding="utf-8"))
         raw = raw.get("vlm_config") or raw
         layers = int((raw.get("text_config") or raw)["num_hidden_layers"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ()
-    return tuple(sorted({max(1, round(layers / 4)), max(1, round(layers / 2)), layers}))
+    return usual_depths(layers)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
+from budgetvdr.encoders.open import usual_depths
 from budgetvdr.export.errors import ExportError
 from budgetvdr.export.stages import sha256
 from budgetvdr.training.checkpoint import MANIFEST_NAME, read_manifest
@@ -72,7 +73,7 @@ def plan(
         trained = read_manifest(folder)
         name, depths = trained.name, depths or trained.depths
     elif depths is None:
-        depths = default_depths(layer_count(plain_config(read_json(folders[-1] / "config.json"))))
+        depths = usual_depths(layer_count(plain_config(read_json(folders[-1] / "config.json"))))
     for what, values in (("--depths", depths), ("--dims", dims)):
         if values is not None and (not values or min(values) < 1):
             raise ExportError(f"{what} must be whole numbers from 1 on, found {list(values)}")
@@ -92,8 +93,3 @@ def narrow(model: VisionModel, width: int) -> None:
             projection.bias = nn.Parameter(projection.bias[:width].detach().clone())
         projection.out_features = width
     model.dim, model.dims = width, (*(dim for dim in model.dims if dim < width), width)
-
-
-def default_depths(layers: int) -> tuple[int, ...]:
-    """A quarter, half and all of the layers."""
-    return tuple(sorted({max(1, round(layers / 4)), max(1, round(layers / 2)), layers}))
