@@ -201,6 +201,26 @@ def test_ablations_and_biases_are_the_papers(recipe: ModuleType) -> None:
     assert objective("--distil-temperature", "0.3").distil_temperature == 0.3
 
 
+def test_a_dataset_is_held_out_by_its_test_split(recipe: ModuleType, data: list[str], tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    (tmp_path / "set").mkdir()
+    page = Path(data[1], "red-green.png").read_bytes()
+    for split, queries in (("train", ["one", "two"]), ("test", ["three"])):
+        names = [f"{query}.png" for query in queries]
+        rows = {"query": queries, "image_filename": names, "image": [{"bytes": page, "path": None}] * len(queries)}
+        stored = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+        stored.to_parquet(tmp_path / "set" / f"{split}.parquet")
+
+    def queries_of(*words: str) -> list[list[str]]:
+        paths = _options({"folder": "f", "out": "o", "dataset": tmp_path / "set"})
+        return [
+            [pair.query for pair in part.pairs] for part in recipe.data_of(recipe.read_options(["m", *paths, *words]))
+        ]
+
+    assert queries_of() == [["one", "two"], ["three"]]
+    assert queries_of("--held-out", "train") == [["one", "two"], ["one", "two"]]
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_trained(
     recipe: ModuleType, pali: Path, tmp_path: Path, data: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
