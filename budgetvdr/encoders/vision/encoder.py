@@ -48,10 +48,10 @@ class VisionEncoder:
 
     folder: the bundle. threads: for drawing pages and inside operators, one a core where left out. providers:
     onnxruntime execution providers, best first. batch_pixels: pages run together up to so many pixels, as the model
-    sees them; by default 1 million on a CPU and 8 million elsewhere. map_weights: leaves weights in the file and lets
-    the system page them in, instead of copying them into the order that is fastest to multiply: an open graph then
-    takes little memory of its own, and queries take up to twice as long; made for float32 and float16, integers lose
-    far more time.
+    sees them; by default 1 million on a CPU and 8 million elsewhere. map_weights: leaves float32 weights in the file,
+    where the system pages them in and may drop them again, instead of copying them into the order that is fastest to
+    multiply: an open graph then takes next to no memory of its own and a query more time. Of no use to other weights:
+    a CPU turns float16 into float32 anyway, and integers are small and lose far more time.
 
     Raises BundleError for a folder that is no sound bundle, MissingExtraError without onnxruntime, ProviderError for
     a provider that cannot be used.
