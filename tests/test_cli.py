@@ -7,7 +7,12 @@ import pytest
 from conftest import MakePdf
 from PIL import Image
 
+from budgetvdr.bundle import load_manifest
 from budgetvdr.cli import main
+from budgetvdr.encoders.open import bundled_folder
+
+MANIFEST = load_manifest(bundled_folder())
+FAST, WIDTH = MANIFEST.presets["fast"], MANIFEST.dims[-1]
 
 
 @pytest.fixture
@@ -23,7 +28,7 @@ def test_search_prints_ranked_pages_and_the_cost(index_path: str, capsys: pytest
     assert main(["search", index_path, "How often is the lighthouse painted?", "--budget", "fast"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[0] == "1" and lines[0].endswith("first.pdf  page 1")
-    assert "depth 6, dim 64" in lines[-1] and "ms" in lines[-1]
+    assert f"depth {FAST.depth}, dim {FAST.dim}" in lines[-1] and "ms" in lines[-1]
 
 
 def test_search_as_json_at_a_point_with_a_filter(index_path: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +68,8 @@ def test_info_and_delete(index_path: str, capsys: pytest.CaptureFixture[str]) ->
         "pages  2 of 1 documents, 0 blank",
         "topic str",
         "year int",
-        "full 6,384, balanced 6,128, fast 6,64",
+        f"full 6,{WIDTH}, balanced ",
+        f", fast {FAST.depth},{FAST.dim}",
         "first stage  none",
     ):
         assert row in printed
@@ -98,15 +104,21 @@ def test_a_first_stage_and_what_it_finds(index_path: str, capsys: pytest.Capture
     assert "first stage  at depth 2, 4, 6" in capsys.readouterr().out
     assert main(["search", index_path, "lighthouse", "-k", "1", "--budget", "fast", "--candidates", "1", "--json"]) == 0
     spent = json.loads(capsys.readouterr().out)[0]["budget"]
-    assert (spent["depth"], spent["dim"], spent["pages"]) == (6, 64, 1)
-    limited = ["--point", "2,384", "--candidates", "1", "--memory-limit", "0"]
+    assert (spent["depth"], spent["dim"], spent["pages"]) == (FAST.depth, FAST.dim, 1)
+    limited = ["--point", f"2,{WIDTH}", "--candidates", "1", "--memory-limit", "0"]
     assert main(["search", index_path, "lighthouse", "-k", "1", "--json", *limited]) == 0
     spent = json.loads(capsys.readouterr().out)[0]["budget"]
     # One page of two is so much that reading it by itself does not pay.
-    assert (spent["depth"], spent["dim"], spent["path"]) == (2, 384, "stream")
+    assert (spent["depth"], spent["dim"], spent["path"]) == (2, WIDTH, "stream")
     assert main(["recall", index_path, "-n", "3", "-k", "1", "--candidates", "2", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["recall"], report["queries"], report["k"], report["candidates"], report["dim"]) == (1, 2, 1, 2, 64)
+    assert (report["recall"], report["queries"], report["k"], report["candidates"], report["dim"]) == (
+        1,
+        2,
+        1,
+        2,
+        FAST.dim,
+    )
     assert main(["recall", index_path, "-k", "1", "--query", "lighthouse", "--budget", "full"]) == 0
     assert "1.000 of the exact 1 best" in capsys.readouterr().out
     assert main(["info", index_path]) == 0
@@ -235,13 +247,13 @@ def test_eval_prints_the_object(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert set(report) == {"set", "queries", "pages", "rows"}
     assert report["pages"] == 34
     rows = report["rows"]
-    assert len(rows) == 15
-    assert (rows[0]["depth"], rows[0]["dim"], rows[0]["retention"]) == (6, 384, 1.0)
+    assert len(rows) == len(MANIFEST.dims) * sum(map(len, MANIFEST.query_depths.values()))
+    assert (rows[0]["depth"], rows[0]["dim"], rows[0]["retention"]) == (6, WIDTH, 1.0)
     quality, cost = {"ndcg@5", "recall@1", "recall@5", "map", "retention"}, {"bytes_per_page", "ms_per_query"}
     assert set(rows[0]) == {"depth", "query_depth", "page_depth", "dim", "vectors"} | quality | cost
     # Without OCR the scan's questions have no answer, the digital documents' mostly do.
     assert 0.6 < rows[0]["ndcg@5"] < 0.95
-    assert rows[0]["bytes_per_page"] == round(rows[0]["vectors"] * 384 * 2)
+    assert rows[0]["bytes_per_page"] == round(rows[0]["vectors"] * WIDTH * 2)
 
 
 def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:

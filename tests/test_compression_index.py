@@ -116,7 +116,8 @@ def test_keeping_everything_stores_what_a_full_index_does_to_the_bit(
         for depth in full.depths:
             for page in (1, 3):
                 given, kept = (
-                    index._store.snapshot().page_vectors(f"handbook.pdf#{page}", depth, 384) for index in (full, small)
+                    index._store.snapshot().page_vectors(f"handbook.pdf#{page}", depth, index.dims[-1])
+                    for index in (full, small)
                 )
                 assert given is not None and kept is not None
                 np.testing.assert_array_equal(given[0], kept[0])

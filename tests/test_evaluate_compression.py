@@ -17,11 +17,12 @@ from test_recompress import Recalibrated
 
 from budgetvdr import Page
 from budgetvdr.budget import Plan
-from budgetvdr.bundle import Manifest, Window
+from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.cli import main
 from budgetvdr.compress.calibrate import standard_error
 from budgetvdr.compression_grid import GridOptions, mean_score_ratio, run_compression_grid
 from budgetvdr.encoders import Encoder
+from budgetvdr.encoders.open import bundled_folder
 from budgetvdr.errors import BudgetError, BudgetVDRError, MissingExtraError
 from budgetvdr.evaluate import Benchmark, BenchmarkQuery, load_benchmark, score_run
 from budgetvdr.evaluate.compression import (
@@ -38,6 +39,8 @@ from budgetvdr.evaluate.metrics import ndcg_by_question
 from budgetvdr.evaluate.plot import pareto_svg
 from budgetvdr.evaluate.timing import TimedEncoder
 from budgetvdr.pages import EncodedPage, EncodedQuery
+
+WIDTH = load_manifest(bundled_folder()).dims[-1]
 
 
 def row(method: str, gamma: float, vectors: float, *ndcg: float, latency: Latency | None = None) -> CompressionRow:
@@ -163,7 +166,7 @@ class Clock:
         attention: Mapping[int, Window] | None = None,
         on_page: Callable[[], object] | None = None,
     ) -> list[EncodedPage | BudgetVDRError]:
-        empty = {depth: np.zeros((0, 384), np.float32) for depth in depths}
+        empty = {depth: np.zeros((0, WIDTH), np.float32) for depth in depths}
         seconds = {"render": 0.25, "transformer": 0.2 if attention else 0.1}
         return [
             BudgetVDRError("torn") if page.page_num == 3 else
@@ -210,15 +213,17 @@ def small_set(tmp_path: Path) -> Path:
 
 def test_every_method_is_tried_from_the_same_vectors(small_set: Path, encoder: Encoder, tmp_path: Path) -> None:
     benchmark, kept = load_benchmark(small_set), tmp_path / "kept"
-    points = (Plan(6, 384), Plan(2, 32))
+    points = (Plan(6, WIDTH), Plan(2, 32))
     options = GridOptions(points, gammas=(0.5,), folder=kept)
     report = run_compression_grid(benchmark, encoder, options)
     methods = [*METHODS, *ABLATIONS, DOC_PRUNER, SINGLE_STEP]
     assert [(each.method, each.gamma) for each in report.rows] == 2 * [(FULL, 1.0), *((name, 0.5) for name in methods)]
     assert (report.queries, report.pages) == (3, 3)
-    full, narrow = (next(each for each in report.rows if each.method == FULL and each.dim == dim) for dim in (384, 32))
+    full, narrow = (
+        next(each for each in report.rows if each.method == FULL and each.dim == dim) for dim in (WIDTH, 32)
+    )
     assert full.ndcg_5 == full.retention == full.sr == 1
-    assert narrow.bytes_per_page == full.bytes_per_page // 12
+    assert narrow.bytes_per_page == full.bytes_per_page * 32 // WIDTH
     for each in report.rows:
         assert 0 <= each.ndcg_5 <= 1
         assert each.latency is not None
@@ -246,7 +251,7 @@ def test_what_cannot_be_tried_is_left_out_and_the_rest_compared(
     small_set: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch, calibrated: dict[int, Window]
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    options = GridOptions((Plan(6, 384), Plan(2, 32)), gammas=(0.5,))
+    options = GridOptions((Plan(6, WIDTH), Plan(2, 32)), gammas=(0.5,))
     report = run_compression_grid(load_benchmark(small_set), Recalibrated(encoder, calibrated), options)
     tried = [FULL, "WardFold", "WardPooling", "Pooling", "RandomSelection", DOC_PRUNER]
     assert [each.method for each in report.rows] == 2 * tried
@@ -260,7 +265,7 @@ def test_what_cannot_be_tried_is_left_out_and_the_rest_compared(
 
 
 def test_a_bundle_that_tells_nothing_of_its_attention(small_set: Path, encoder: Encoder) -> None:
-    options = GridOptions((Plan(6, 384),), gammas=(0.5,))
+    options = GridOptions((Plan(6, WIDTH),), gammas=(0.5,))
     report = run_compression_grid(load_benchmark(small_set), Silent(encoder), options)
     assert {each.method for each in report.rows} == {
         FULL,

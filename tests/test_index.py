@@ -596,18 +596,19 @@ def test_wrong_password(index: Index, tmp_path: Path) -> None:
 
 def test_only_some_depths_can_be_stored(tmp_path: Path, encoder: Encoder, make_pdf: MakePdf) -> None:
     path = tmp_path / "deep.bvdr"
-    with Index.open(path, encoder=encoder, depths=[6]) as index:
+    with Index.open(path, encoder=encoder, depths=[4]) as index:
         index.add_pages(make_pdf("handbook.pdf", *PAGES))
         assert index.search("laptop", k=1)[0].page_num == 3
-        assert index.search("laptop", k=1, budget="fast")[0].budget.dim == 64
-        with pytest.raises(BudgetError, match=r"depth 2 .*\[6\]"):
-            index.search("laptop", budget=Budget(depth=2))
+        fast = index.search("laptop", k=1, budget="fast")[0].budget
+        assert (fast.page_depth, fast.dim) == (4, encoder.manifest.presets["fast"].dim)
+        with pytest.raises(BudgetError, match=r"depth 6 .*\[4\]"):
+            index.search("laptop", budget=Budget(depth=6))
     with Index.open(path, encoder=encoder) as index:
-        assert index.depths == (6,)
+        assert index.depths == (4,)
     with Index.open(tmp_path / "shallow.bvdr", encoder=encoder, depths=[2]) as index:
         index.add_pages(make_pdf("handbook.pdf", *PAGES))
         assert {index.search("laptop", k=1, budget=name)[0].budget.depth for name in index.presets} == {2}
-    with pytest.raises(IndexMismatchError, match=r"\[6\].*\[2, 6\]"):
+    with pytest.raises(IndexMismatchError, match=r"\[4\].*\[2, 6\]"):
         Index.open(path, encoder=encoder, depths=[2, 6])
     with pytest.raises(BudgetError, match=r"\[2, 4, 6\]"):
         Index.open(tmp_path / "other.bvdr", encoder=encoder, depths=[5])

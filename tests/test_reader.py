@@ -12,6 +12,7 @@ import pytest
 import tiny_bert
 from PIL import Image
 
+from budgetvdr.bundle import load_manifest
 from budgetvdr.encoders import reading
 from budgetvdr.encoders.open import bundled_folder
 from budgetvdr.encoders.reader import MOST_TOKENS, ReaderEncoder
@@ -22,6 +23,7 @@ TEXT = (
     "Capital spending above one million dollars is signed off by the board. Smaller sums need the signature of the "
     "finance director. Travel is booked through the agency; economy class is the rule on short flights. "
 )
+WIDTH = load_manifest(bundled_folder()).dims[-1]
 OTHER = "Trout and salmon live in cold rivers. They feed on insects and swim upstream to spawn. "
 
 
@@ -59,7 +61,9 @@ def test_one_vector_and_one_region_a_token_at_every_depth(reader: ReaderEncoder)
     (result,) = encoded(reader.encode_pages([page(1, TEXT * 12)], (2, 4, 6)))
     count = len(result.regions)
     assert count > 400
-    assert {depth: vectors.shape for depth, vectors in result.vectors.items()} == dict.fromkeys((2, 4, 6), (count, 384))
+    assert {depth: vectors.shape for depth, vectors in result.vectors.items()} == dict.fromkeys(
+        (2, 4, 6), (count, WIDTH)
+    )
     for vectors in result.vectors.values():
         assert vectors.dtype == np.float32
         # As the model gives them: folding needs their lengths.
@@ -113,7 +117,9 @@ def test_the_bundled_integers_stay_close_to_the_float_model(reader: ReaderEncode
     (result,) = encoded(reader.encode_pages([page(1, TEXT)], (2, 4, 6)))
     states = tiny_bert.forward(source, ids)
     for depth, least in ((2, 0.995), (4, 0.99), (6, 0.98)):
-        exact = states[depth - 1][1:-1]
+        exact, head = states[depth - 1][1:-1], f"exits.{depth}.projection."
+        if head + "weight" in tensors:
+            exact = exact @ tensors[head + "weight"] + tensors[head + "bias"]
         assert (unit(exact) * unit(result.vectors[depth])).sum(axis=1).min() > least
 
 
@@ -126,7 +132,7 @@ def test_long_pages_are_cut_into_windows_and_lose_no_token(reader: ReaderEncoder
 
 def test_a_page_of_many_words_is_cut_and_flagged(reader: ReaderEncoder) -> None:
     (result,) = encoded(reader.encode_pages([page(1, " ".join(f"label-{n}" for n in range(9000)))], (2,)))
-    assert result.vectors[2].shape == (MOST_TOKENS, 384)
+    assert result.vectors[2].shape == (MOST_TOKENS, WIDTH)
     assert result.notes == ("truncated",)
 
 
@@ -138,7 +144,7 @@ def test_a_page_of_one_endless_word_is_encoded(reader: ReaderEncoder) -> None:
 def test_an_empty_page_has_no_vectors(reader: ReaderEncoder) -> None:
     blank = Page("doc", 1, image=Image.new("RGB", (600, 800), "white"), notes=("xfa_placeholder",))
     (result,) = encoded(reader.encode_pages([blank], (2, 6)))
-    assert {depth: vectors.shape for depth, vectors in result.vectors.items()} == {2: (0, 384), 6: (0, 384)}
+    assert {depth: vectors.shape for depth, vectors in result.vectors.items()} == {2: (0, WIDTH), 6: (0, WIDTH)}
     assert result.regions.shape == (0, 4)
     assert (result.text, result.reader, result.notes) == ("", "none", ("xfa_placeholder", "blank"))
 
