@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import exported
+import onnx
 import pytest
 import torch
 
@@ -25,6 +26,7 @@ from budgetvdr.export.errors import ExportError
 from budgetvdr.export.graph import trace
 from budgetvdr.export.network import Network
 from budgetvdr.export.pipeline import Wanted, export_bundle
+from budgetvdr.export.stages import sha256
 from budgetvdr.index import Index
 from budgetvdr.training.errors import CheckpointError
 
@@ -211,6 +213,17 @@ def test_a_bundle_that_is_damaged_or_not_for_this_version_is_refused_when_it_is_
     with pytest.raises(BundleError, match=says):
         Index.open(tmp_path / "index.bvdr", encoder=bundle)
     assert not (tmp_path / "index.bvdr").exists()
+
+
+def test_a_graph_newer_than_the_runtime_reads_is_refused(bundle: Path) -> None:
+    path = bundle / "query_2.onnx"
+    graph = onnx.load(path, load_external_data=False)
+    graph.ir_version = 99
+    path.write_bytes(graph.SerializeToString())
+    exported.edit_manifest(bundle, lambda m: m["files"].update({"query_2.onnx": sha256(path)}))
+    encoder = open_encoder(bundle, threads=1)
+    with pytest.raises(BundleError, match=r"query_2\.onnx cannot be loaded"):
+        encoder.encode_query("who?", 2)
 
 
 def test_weights_that_are_cut_after_opening_are_refused_by_the_graph(bundle: Path) -> None:
