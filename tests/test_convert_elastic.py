@@ -124,6 +124,21 @@ def test_the_manifest_promises_what_was_trained(checkpoint: Path, tmp_path: Path
     assert set(manifest.files) == {path.name for path in bundle.iterdir()} - {"manifest.json"}
 
 
+def test_exits_and_widths_can_be_chosen(checkpoint: Path, tmp_path: Path) -> None:
+    manifest = load_manifest(convert(checkpoint, tmp_path / "shallow", "--depths", "1", "--dims", "16,8"))
+    assert (manifest.depths, manifest.dims, manifest.trained_exits) == ((1,), (8, 16), (1,))
+    assert manifest.query_depths == {1: (1,)}
+    manifest = load_manifest(convert(checkpoint, tmp_path / "deep", "--depths", "3"))
+    assert manifest.query_depths == {3: (3,)}
+    with pytest.raises(SystemExit, match=r"expected 2\.projection\.weight"):
+        convert(checkpoint, tmp_path / "none", "--depths", "1,2,3")
+    with pytest.raises(SystemExit, match="heads 16 components wide"):
+        convert(checkpoint, tmp_path / "none", "--dims", "4,8")
+    with pytest.raises(SystemExit):
+        convert(checkpoint, tmp_path / "none", "--depths", "0,3")
+    assert not (tmp_path / "none").exists()
+
+
 def test_longer_windows_can_be_asked_for(checkpoint: Path, tmp_path: Path) -> None:
     short, long = convert(checkpoint, tmp_path / "short"), convert(checkpoint, tmp_path / "long", "--max-tokens", "64")
     assert load_manifest(long).max_tokens == 64

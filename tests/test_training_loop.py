@@ -83,6 +83,18 @@ def test_the_loss_falls_and_the_journal_tells(tmp_path: Path) -> None:
     assert [len(line.attrib["points"].split()) for line in lines] == [40, 40]
 
 
+def test_an_ablation_is_evaluated_at_points_that_it_does_not_train(tmp_path: Path) -> None:
+    ablated = OBJECTIVE.without_dim_loss().without_layer_loss()
+    wanted = {f"{pair}/{dim}" for pair in ("1/1", "3/3", "1/3") for dim in (4, 16)}
+    held_out, grid = tiny_task(4, seed=1), {"evaluated_depths": (1, 3), "evaluated_dims": (4, 16)}
+    train(tiny_reader(), tiny_task(), replace(ablated, depths=(3,)), SETTINGS, tmp_path, held_out=held_out, **grid)
+    lines = [line["held_out"] for line in read_metrics(tmp_path) if "held_out" in line]
+    assert [set(line) for line in lines] == [wanted, wanted]
+    for wrong in ({"evaluated_depths": (2, 3)}, {"evaluated_dims": (4, 32)}, {"evaluated_dims": ()}):
+        with pytest.raises(TrainingError, match="held-out pairs"):
+            train(tiny_reader(), tiny_task(), ablated, SETTINGS, tmp_path, **wrong)
+
+
 @pytest.mark.parametrize(
     "change", [{"chunk": 1}, {"chunk": 4}, {"checkpointing": True}, {"chunk": 5, "checkpointing": True}]
 )

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+import tiny_bert
 from training_tools import WORDS, write_source
 
+from budgetvdr import bundle as bundles
 from budgetvdr.training.checkpoint import load_checkpoint, load_manifest
 from budgetvdr.training.data import text_set, write_text_set
 from budgetvdr.training.errors import CheckpointError
@@ -29,6 +31,30 @@ def corpus(folder: Path) -> Path:
             pairs.append(TextPair("words", " ".join(words[:2]), f"p{number}", near, f"p{number}", "d"))
         write_text_set(folder / part, pages, pairs)
     return folder
+
+
+@pytest.mark.parametrize(("ablation", "depths", "dims"), [("dim", (1, 3), (16,)), ("layer", (3,), (4, 16))])
+def test_an_ablation_is_measured_at_every_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ablation: str, depths: tuple[int, ...], dims: tuple[int, ...]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "training"))
+    recipe = importlib.import_module("train_reader")
+    monkeypatch.setattr(recipe, "OBJECTIVE", Objective(depths=(1, 3), dims=(4, 16), cross_depth=1.0))
+    paths = {"corpus": corpus(tmp_path / "corpus"), "folder": tmp_path / "run", "out": tmp_path / "out"}
+    paths["weights"] = write_source(tmp_path / "published")
+    words = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
+    words += ["--steps", "1", "--batch", "4", "--held-out", "3", "--temperature", "0.1"]
+    recipe.main([*words, "--ablation", ablation])
+    lines = [line["held_out"] for line in read_metrics(paths["folder"]) if "held_out" in line]
+    assert [set(line) for line in lines] == [{f"{d}/{w}" for d in ("1/1", "3/3", "1/3") for w in (4, 16)}] * 2
+    # The manifest says what was trained; the bundle may have all that there are heads for.
+    trained = load_manifest(paths["out"])
+    assert (trained.depths, trained.dims) == (depths, dims)
+    command = ["--weights", str(paths["out"]), "--out", str(tmp_path / "bundle"), "--depths", "3,1", "--dims", "4,16"]
+    tiny_bert.converter().main(command)
+    bundle = bundles.load_manifest(tmp_path / "bundle")
+    assert (bundle.depths, bundle.dims, bundle.trained_exits) == ((1, 3), (4, 16), depths)
+    assert bundle.query_depths == {1: (1,)} | dict(trained.query_depths)
 
 
 def test_a_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.folder,
         teacher=plain_reader(source, max_tokens=options.max_tokens) if options.teacher else None,
         held_out=sample(held_out, options.held_out),
+        evaluated_depths=OBJECTIVE.depths,
+        evaluated_dims=OBJECTIVE.dims,
         on_step=report if state.is_main_process else None,
     )
     if state.is_main_process:

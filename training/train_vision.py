@@ -233,6 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings_of(options),
         options.folder,
         held_out=None if held_out is None else sample(held_out, options.evaluate_pairs),
+        evaluated_depths=depths_of(options),
+        evaluated_dims=options.dims,
         on_step=report if state.is_main_process else None,
     )
     if state.is_main_process:

@@ -99,19 +99,26 @@ def train(
     *,
     teacher: ElasticModel | None = None,
     held_out: TrainingSet | None = None,
+    evaluated_depths: tuple[int, ...] | None = None,
+    evaluated_dims: tuple[int, ...] | None = None,
     on_step: Callable[[int, Mapping[str, float]], object] | None = None,
 ) -> None:
     """Trains `model` in place, what of it requires gradients.
 
     folder: of the run; where it holds a state of a run with the same settings, this one goes on from it, with the
     losses that the first would have had. teacher: the frozen model that `objective.teacher` weighs, with one exit.
-    on_step: called after every step with its number, from 1, and its metrics.
+    evaluated_depths, evaluated_dims: ascending exits and widths that held-out pairs are evaluated at, also where the
+    objective leaves some out; left out: the objective's. on_step: called after every step with its number, from 1,
+    and its metrics.
 
     Raises TrainingError for settings that do not fit model or processes, CheckpointError for a folder with the state
     of another run, TrainingDataError for pairs that do not fill a batch.
     """
     state = join_processes(cpu=settings.cpu)
     _check(model, objective, settings, state, teacher)
+    depths = objective.depths if evaluated_depths is None else evaluated_depths
+    dims = objective.dims if evaluated_dims is None else evaluated_dims
+    _check_evaluated(model, depths, dims)
     model.to(state.device).train()
     model.checkpoint_activations(settings.checkpointing)
     optimizer = make_optimizer(model, settings)
@@ -132,7 +139,7 @@ def train(
     if teacher is not None:
         teacher.to(state.device).eval().requires_grad_(False)
     if journal is not None and held_out is not None and start == 0:
-        journal.write({"step": 0, "held_out": evaluate(model, encode, held_out, objective)})
+        journal.write({"step": 0, "held_out": evaluate(model, encode, held_out, depths, dims)})
     teach = None if teacher is None else _encoder(teacher, settings, state)
     work = Work(encode, teach, training_set.load, objective, model.unit_queries, settings.chunk, state)
     for step in range(start, settings.steps):
@@ -155,7 +162,7 @@ def train(
         if journal is not None:
             journal.write({"step": done, **metrics})
             if held_out is not None and (done % settings.evaluate_every == 0 or end):
-                journal.write({"step": done, "held_out": evaluate(model, encode, held_out, objective)})
+                journal.write({"step": done, "held_out": evaluate(model, encode, held_out, depths, dims)})
             if done % settings.save_every == 0 or end:
                 save_state(folder / "state", done, model, optimizer, run)
                 plot_losses(folder)
@@ -240,13 +247,13 @@ def evaluate(
     model: ElasticModel,
     encode: Callable[[Sequence[Content], Role], TokenStates],
     held_out: TrainingSet,
-    objective: Objective,
+    depths: tuple[int, ...],
+    dims: tuple[int, ...],
 ) -> dict[str, float]:
     """nDCG@5 on held-out pairs for every depth and width, and for every query depth on pages of the last depth."""
     model.eval()
-    last = objective.depths[-1]
-    pairs = dict.fromkeys([*((depth, depth) for depth in objective.depths), *((d, last) for d in objective.depths)])
-    found = evaluate_pairs(encode, held_out, pairs, objective.dims, unit_queries=model.unit_queries)
+    pairs = dict.fromkeys([*((depth, depth) for depth in depths), *((depth, depths[-1]) for depth in depths)])
+    found = evaluate_pairs(encode, held_out, pairs, dims, unit_queries=model.unit_queries)
     model.train()
     return found
 
@@ -300,6 +307,13 @@ def _check(
         raise TrainingError(f"a batch of {settings.batch} cannot be shared equally by {state.num_processes} processes")
     if settings.save_every < 1 or settings.evaluate_every < 1 or settings.steps < 1:
         raise TrainingError("steps, save_every and evaluate_every must be at least 1")
+
+
+def _check_evaluated(model: ElasticModel, depths: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    if not depths or not set(depths) <= set(model.depths):
+        raise TrainingError(f"held-out pairs are to be evaluated at depths {depths}, the model has {model.depths}")
+    if not dims or min(dims) < 1 or max(dims) > model.dim:
+        raise TrainingError(f"held-out pairs are to be evaluated {dims} wide, the model has {model.dim} components")
 
 
 def _as_json(objective: Objective) -> dict[str, object]:
