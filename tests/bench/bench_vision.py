@@ -196,6 +196,7 @@ def _bundles(work: Path, options: argparse.Namespace, exports: list[dict[str, An
             out = work / f"{name}-{dtype}"
             if options.half_billion:
                 exports.append(export_large(checkpoint, dtype, out))
+                print(json.dumps(exports[-1]), file=sys.stderr, flush=True)
             else:
                 export_tiny(name, dtype, out)
             yield out / "bundle"
