@@ -7,7 +7,6 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +16,9 @@ from tqdm import tqdm
 
 from budgetvdr.budget import Budget, Plan
 from budgetvdr.calibration import calibrate_bundle
-from budgetvdr.calibration_pairs import draw, load_pairs
+from budgetvdr.calibration_pairs import load_pairs
 from budgetvdr.compression_grid import GridOptions, run_compression_grid
-from budgetvdr.demo import depth_text, hit_lines, run_demo
+from budgetvdr.demo import hit_lines, run_demo
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import BudgetVDRError
 from budgetvdr.evaluate.benchmark import Benchmark, load_benchmark
@@ -27,11 +26,9 @@ from budgetvdr.evaluate.compression import GAMMAS
 from budgetvdr.evaluate.metrics import require_metrics_library
 from budgetvdr.evaluate.plot import pareto_svg
 from budgetvdr.evaluate.run import grid_points, run_benchmark
-from budgetvdr.folding import described
 from budgetvdr.index import Index
-from budgetvdr.info import IndexInfo
+from budgetvdr.info_text import info_rows, recall_text, size_text
 from budgetvdr.pages import MetadataValue
-from budgetvdr.recall import RecallReport
 
 
 def add(arguments: argparse.Namespace) -> int:
@@ -94,7 +91,7 @@ def info(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(found) | {"documents_list": [asdict(document) for document in documents]}, default=str))
         return 0
-    for name, value in _info_rows(found).items():
+    for name, value in info_rows(found).items():
         print(f"{name:>12}  {value}")
     for document in documents:
         print(f"{document.doc_id}  {document.pages} pages  {document.source}")
@@ -127,8 +124,8 @@ def optimize(arguments: argparse.Namespace) -> int:
         keep = timedelta(minutes=arguments.keep_minutes)
         report = index.optimize(keep=keep, first_stage=arguments.first_stage)
     print(
-        f"{_size(report.bytes_before)} in {report.fragments_before} files before, "
-        f"{_size(report.bytes_after)} in {report.fragments_after} after"
+        f"{size_text(report.bytes_before)} in {report.fragments_before} files before, "
+        f"{size_text(report.bytes_after)} in {report.fragments_after} after"
     )
     return 0
 
@@ -140,12 +137,13 @@ def recall(arguments: argparse.Namespace) -> int:
     ) as index:
         budget = _budget(arguments, index)
         report = index.check_recall(arguments.n, budget=budget, k=arguments.k, queries=arguments.query)
-    print(json.dumps(asdict(report)) if arguments.json else _recall_text(report))
+    print(json.dumps(asdict(report)) if arguments.json else recall_text(report))
     return 0
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Scores an evaluation set."""
+    _check_eval(arguments)
     require_metrics_library()
     benchmark = load_benchmark(arguments.folder)
     if arguments.only:
@@ -172,8 +170,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _compression_grid(arguments: argparse.Namespace, benchmark: Benchmark) -> int:
     """Compares compression methods; tables for people go to standard error where JSON is asked for."""
-    if arguments.plot is not None:
-        _check_folder(arguments.plot, "--plot")
     encoder = open_encoder(arguments.encoder)
     depths, dims = arguments.depths or encoder.manifest.depths[-1:], arguments.dims or encoder.manifest.dims[-1:]
     points = [Plan(depth, dim) for depth in sorted(depths, reverse=True) for dim in sorted(dims, reverse=True)]
@@ -190,8 +186,8 @@ def _compression_grid(arguments: argparse.Namespace, benchmark: Benchmark) -> in
 
 def calibrate(arguments: argparse.Namespace) -> int:
     """Calibrates a bundle for page compression; 1 where pairs were of no use."""
-    pairs = draw(load_pairs(arguments.pairs), arguments.most)
-    with tqdm(total=len(pairs), unit="pair", desc="pairs", disable=None) as bar:
+    pairs = load_pairs(arguments.pairs)
+    with tqdm(total=min(len(pairs), arguments.most), unit="pair", desc="pairs", disable=None) as bar:
         report = calibrate_bundle(arguments.bundle, pairs, most=arguments.most, read=arguments.read, on_pair=bar.update)
     if arguments.json:
         print(json.dumps(report.to_dict(), ensure_ascii=False))
@@ -226,74 +222,23 @@ def _budget(arguments: argparse.Namespace, index: Index) -> Budget | str:
     return Budget(depth=preset.depth, dim=preset.dim, candidates=arguments.candidates)
 
 
-def _info_rows(found: IndexInfo) -> dict[str, str]:
-    """What `info` tells a person: name -> text."""
-    of_which = {
-        "vectors": found.vector_bytes,
-        "pictures": found.image_bytes,
-        "old versions and first stage": found.old_bytes,
-    }
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in of_which.items() if size)
-    rows = {
-        "path": found.path,
-        "version": f"{found.version}; {found.versions} can be read",
-        "pages": f"{found.pages} of {found.documents} documents, {found.blank_pages} blank",
-        "read by": _pairs(found.readers),
-        "notes": _pairs(found.notes),
-        "metadata": _pairs(found.metadata),
-        "vectors": _vectors_text(found),
-        "compression": "" if found.compression is None else described(found.compression),
-        "signals": "kept, for recompressing" if found.signals else "",
-        "depths": ", ".join(map(str, found.depths)),
-        "searched by": _query_depths_text(found.query_depths),
-        "dims": ", ".join(map(str, found.dims)),
-        "budgets": ", ".join(f"{name} {point.depth},{point.dim}" for name, point in found.presets.items()),
-        "encoder": f"{found.encoder} ({found.fingerprint})",
-        "on disk": f"{_size(found.bytes_on_disk)} in {found.fragments} data files; {parts}",
-        "first stage": f"at depth {', '.join(map(str, found.first_stage))}" if found.first_stage else "none",
-        "recall": "" if found.recall is None else f"{_recall_text(found.recall)}, at version {found.recall.version}",
-    }
-    return {name: text for name, text in rows.items() if text}
-
-
-def _vectors_text(found: IndexInfo) -> str:
-    if found.compression is None:
-        return f"{found.vectors} at each depth"
-    return f"{found.vectors} at depth {found.depths[-1]}, of {found.tokens} tokens"
-
-
-def _query_depths_text(query_depths: Mapping[int, tuple[int, ...]]) -> str:
-    """Nothing where each depth is searched by its own alone."""
-    crossed = {page: asked for page, asked in query_depths.items() if len(asked) > 1}
-    return "; ".join(f"pages of {page} by queries of {', '.join(map(str, asked))}" for page, asked in crossed.items())
-
-
-def _recall_text(report: RecallReport) -> str:
-    proposed = "every page" if report.candidates is None else f"{report.candidates} candidates"
-    return (
-        f"{report.recall:.3f} of the exact {report.k} best, {report.worst:.3f} at worst, over {report.queries} queries "
-        f"at {depth_text(report.depth, report.page_depth)}, dim {report.dim}, {proposed}; {report.pages} pages looked "
-        f"at, {report.ms:.1f} ms"
-    )
-
-
-def _pairs(counts: Mapping[str, object]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in counts.items())
-
-
-def _size(count: int) -> str:
-    """Bytes as a person reads them."""
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1e3:.3g} kB"
-
-
 def _check_picture(path: Path) -> None:
     """Refuses before the search what could not be written after it."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise BudgetVDRError(f"--picture {path}: expected a picture's file name such as top.png, found {path.suffix!r}")
     _check_folder(path, "--picture")
+
+
+def _check_eval(arguments: argparse.Namespace) -> None:
+    """Refuses options that would say nothing, and before the run a plot that could not be written after it."""
+    if arguments.compression_grid and arguments.grid:
+        raise BudgetVDRError("--grid does not go with --compression-grid, whose points --depths and --dims choose")
+    if not arguments.compression_grid:
+        for option in ("gammas", "dims", "plot"):
+            if getattr(arguments, option) is not None:
+                raise BudgetVDRError(f"--{option} goes with --compression-grid")
+    if arguments.plot is not None:
+        _check_folder(arguments.plot, "--plot")
 
 
 def _check_folder(path: Path, option: str) -> None:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 from budgetvdr.budget import Budget, Plan, is_count, plan, served_presets
-from budgetvdr.bundle import load_manifest
+from budgetvdr.bundle import Manifest, load_manifest
 from budgetvdr.checks import settings_for, threads_or_cores
-from budgetvdr.encoders.open import bundled_folder
-from budgetvdr.errors import QueryError
+from budgetvdr.encoders.open import _folder, bundled_folder
+from budgetvdr.errors import BudgetError, QueryError
 from budgetvdr.first_stage import LEAST_VECTORS
 from budgetvdr.memory import parse_bytes, quarter_of_machine
 from budgetvdr.pages import SearchPath
@@ -68,25 +68,17 @@ def estimate(
     """Disk, memory and milliseconds that an index of so many pages would take, before anything is indexed.
 
     vectors_per_page: mean number, before compression; dense text has 420 with the bundled encoder. gamma: the share of
-    them that compression keeps. encoder: a bundle folder, the bundled one by default. depths, memory_limit, threads: as
-    in `Index.open`.
+    them that compression keeps. encoder: a bundle's folder, or its name on the Hugging Face hub ("owner/name"); None
+    for the bundled one. depths, memory_limit, threads: as in `Index.open`.
 
     Raises QueryError for a number of pages below 1, BudgetError as `Index.search` does and for depths the bundle lacks,
-    BundleError for an encoder that is no bundle, ValueError as `Index.open` and for vectors_per_page or gamma
-    that are none.
+    BundleError and MissingExtraError as `open_encoder` for an encoder that is no bundle, ValueError as `Index.open` and
+    for vectors_per_page or gamma that are none.
     """
-    if not is_count(pages):
-        raise QueryError(f"pages must be a whole number, at least 1; found {pages!r}")
-    number = isinstance(vectors_per_page, int | float) and not isinstance(vectors_per_page, bool)
-    if not number or not 0 < vectors_per_page < math.inf:
-        raise ValueError(f"vectors_per_page must be a number above 0; found {vectors_per_page!r}")
-    if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 < gamma <= 1:
-        raise ValueError(f"gamma must be a share above 0 and up to 1; found {gamma!r}")
-    manifest = load_manifest(bundled_folder() if encoder is None else Path(encoder))
+    _check(pages, vectors_per_page, gamma)
+    manifest = load_manifest(bundled_folder() if encoder is None else _folder(encoder))
     stored = settings_for(manifest, depths).depths
-    query_depths = {depth: manifest.query_depths[depth] for depth in stored}
-    presets = served_presets(manifest.presets, query_depths=query_depths, dims=manifest.dims)
-    point = plan(budget, query_depths=query_depths, dims=manifest.dims, presets=presets)
+    point = _point(budget, manifest, stored)
     tokens, vectors = pages * vectors_per_page, pages * vectors_per_page * gamma
     first_stage = vectors >= LEAST_VECTORS
     copy = round((1 + SPARE_SHARE) * vectors * (point.dim + 4) + pages * PAGE_BYTES)
@@ -109,6 +101,30 @@ def estimate(
         ),
         first_stage=first_stage,
     )
+
+
+def _check(pages: object, vectors_per_page: object, gamma: object) -> None:
+    """Raises QueryError and ValueError for what is not the number it has to be."""
+    if not is_count(pages):
+        raise QueryError(f"pages must be a whole number, at least 1; found {pages!r}")
+    if not _is_number(vectors_per_page) or not 0 < vectors_per_page < math.inf:
+        raise ValueError(f"vectors_per_page must be a number above 0; found {vectors_per_page!r}")
+    if not _is_number(gamma) or not 0 < gamma <= 1:
+        raise ValueError(f"gamma must be a share above 0 and up to 1; found {gamma!r}")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _point(budget: Budget | str, manifest: Manifest, stored: tuple[int, ...]) -> Plan:
+    """Where a search of an index with these depths would run. Raises BudgetError where it would refuse."""
+    query_depths = {depth: manifest.query_depths[depth] for depth in stored}
+    presets = served_presets(manifest.presets, query_depths=query_depths, dims=manifest.dims)
+    point = plan(budget, query_depths=query_depths, dims=manifest.dims, presets=presets)
+    if point.depth not in manifest.depths:
+        raise BudgetError(f"{manifest.name} has exits at {manifest.depths}, asked for {point.depth}")
+    return point
 
 
 def _lists_bytes(pages: int, vectors: float, dim: int) -> int:

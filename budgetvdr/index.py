@@ -32,7 +32,16 @@ from budgetvdr.recall_file import KeptRecall
 from budgetvdr.recompress import RecompressReport, Target, recompress
 from budgetvdr.searcher import Searcher
 from budgetvdr.sources import Source, is_one_document, open_documents
-from budgetvdr.store import KEEP_VERSIONS, DocumentInfo, OptimizeReport, Snapshot, Store, VersionInfo, Where
+from budgetvdr.store import (
+    KEEP_VERSIONS,
+    DocumentInfo,
+    IndexSettings,
+    OptimizeReport,
+    Snapshot,
+    Store,
+    VersionInfo,
+    Where,
+)
 from budgetvdr.view import StoreView
 
 
@@ -71,8 +80,9 @@ class Index:
     ) -> Self:
         """Opens an index, and creates it where there is none unless told otherwise.
 
-        path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle folder; None for the bundled encoder,
-        which needs no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
+        path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle, by its folder or its name on the
+        Hugging Face hub ("owner/name"), or what `open_encoder` made of one; None for the bundled encoder, which needs
+        no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
         fixed at creation. One is enough for queries of every depth that the bundle was trained for to search it (see
         `query_depths`). compression: a method of `budgetvdr.compress`, such as WardFold(gamma=0.2), by which pages
         keep fewer vectors; fixed at creation, None takes that of the index and keeps all in a new one. signals: keeps
@@ -99,11 +109,7 @@ class Index:
         workers = checks.threads_or_cores(threads)
         if encoder is None or isinstance(encoder, str | Path):
             encoder = open_encoder(encoder, threads=workers, providers=providers)
-        plain = checks.settings_for(encoder.manifest, depths)
-        settings = folded_settings(plain, encoder.manifest, compression, signals=signals)
-        if settings.windows:
-            # Refused here, and not when the first page comes.
-            encoder.encode_pages((), settings.depths, attention=Folding.of(settings).windows)
+        settings = _settings(encoder, depths, compression, signals=signals)
         store = open_store(
             path,
             settings if create else None,
@@ -213,10 +219,12 @@ class Index:
         your metadata and doc_id, page_num, page_count, label, source, reader.
 
         Scores are exact: mean over query vectors of the maximum over page vectors of the dot product, at the asked
-        depths and width. Blank pages are never returned.
+        depths and width. Widths are those of `dims`, and depths exits of the bundle, whether or not the budget is
+        strict: others are not stored, or cannot be run. Blank pages are never returned.
 
         Raises QueryError for an empty or oversized query, a k below 1 or a filter that cannot be understood;
-        BudgetError for a budget the index cannot serve.
+        BudgetError for a budget the index cannot serve; where the bundle was not trained for its pair of depths,
+        unless it is not strict.
         """
         checks.check_k(k)
         texts = checks.texts_of(query)
@@ -390,3 +398,14 @@ class Index:
 
     def _plan(self, budget: Budget | str) -> Plan:
         return plan(budget, query_depths=self.query_depths, dims=self.dims, presets=self.presets)
+
+
+def _settings(
+    encoder: Encoder, depths: Sequence[int] | None, compression: Method | None, *, signals: bool
+) -> IndexSettings:
+    """Of an index made with these arguments of `Index.open`, which are refused here and not when a page comes."""
+    plain = checks.settings_for(encoder.manifest, depths)
+    settings = folded_settings(plain, encoder.manifest, compression, signals=signals)
+    if settings.windows:
+        encoder.encode_pages((), settings.depths, attention=Folding.of(settings).windows)
+    return settings

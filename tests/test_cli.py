@@ -1,18 +1,36 @@
 """The command line, as a person uses it."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import tiny_bert
 from conftest import MakePdf
 from PIL import Image
+from test_export_hub import HubServer
 
+from budgetvdr import estimate
 from budgetvdr.bundle import load_manifest
 from budgetvdr.cli import main
 from budgetvdr.encoders.open import bundled_folder
 
 MANIFEST = load_manifest(bundled_folder())
 FAST, WIDTH = MANIFEST.presets["fast"], MANIFEST.dims[-1]
+SAMPLES = Path(__file__).parent / "data/samples_eval"
+
+_BY_NAME = """
+import sys
+from budgetvdr import estimate
+from budgetvdr.cli import main
+index, source, name = sys.argv[1:]
+assert main(["add", index, source, "--encoder", name]) == 0
+assert main(["search", index, "cold water", "-k", "1", "--encoder", name]) == 0
+assert main(["info", index, "--encoder", name]) == 0
+print("estimated", estimate(10, encoder=name).disk_bytes)
+"""
 
 
 @pytest.fixture
@@ -178,6 +196,62 @@ def test_a_compression_that_is_none_is_refused(given: str, says: str, capsys: py
     assert "not allowed with argument" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle that is not the one in the package."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return tiny_bert.write_bundle(folder / "bundle", tiny_bert.write_model(folder / "model"))
+
+
+def test_every_command_takes_another_bundle(
+    tiny: Path, make_pdf: MakePdf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, encoder = str(tmp_path / "tiny.bvdr"), ["--encoder", str(tiny)]
+    assert main(["add", path, str(make_pdf("fish.pdf", "fish swim in cold water", "a board")), *encoder]) == 0
+    small = str(tmp_path / "small.bvdr")
+    commands = {
+        "recompress": [path, small, "--compression", "Pooling:0.5"],
+        "search": [path, "cold water"],
+        "info": [path],
+        "versions": [path],
+        "recall": [path, "-k", "1", "--query", "cold water"],
+        "optimize": [path],
+        "delete": [path, "fish.pdf"],
+    }
+    for command, arguments in commands.items():
+        assert main([command, *arguments]) == 2
+        said = capsys.readouterr().err
+        assert "was made with tiny (int8)" in said and "encoder= set to that bundle" in said
+        assert main([command, *arguments, *encoder]) == 0
+        assert capsys.readouterr().out
+    assert main(["search", small, "cold water", "-k", "1", *encoder]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].lstrip().startswith("depth 3, dim 32:")
+
+
+def test_a_bundle_of_the_hub_is_taken_by_name(tiny: Path, make_pdf: MakePdf, tmp_path: Path) -> None:
+    hub = HubServer({"someone/tiny": {path.name: path.read_bytes() for path in tiny.iterdir()}})
+    settings = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+        "HF_HOME": str(tmp_path / "home"),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    source = make_pdf("fish.pdf", "fish swim in cold water")
+    command = [sys.executable, "-W", "ignore", "-c", _BY_NAME, str(tmp_path / "index"), str(source), "someone/tiny"]
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, **settings}, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+    finally:
+        hub.shutdown()
+        hub.server_close()
+    assert done.returncode == 0, done.stderr
+    assert "fish.pdf  page 1" in done.stdout and "tiny (int8)" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"estimated {estimate(10, encoder=tiny).disk_bytes}"
+    assert hub.asked
+
+
 def test_a_folder_with_a_bad_file_is_done_in_part(
     make_pdf: MakePdf, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -208,12 +282,17 @@ def test_a_folder_with_a_bad_file_is_done_in_part(
         (["info", "{index}", "--encoder", "{missing}"], "not an encoder bundle"),
         (["add", "{index}", "{missing}.pdf", "--meta", "year"], "KEY=VALUE"),
         (["eval", "{missing}"], "missing"),
+        (["eval", "{samples}", "--plot", "x.svg"], "--plot goes with --compression-grid"),
+        (["eval", "{samples}", "--dims", "32", "--grid"], "--dims goes with --compression-grid"),
+        (["eval", "{samples}", "--gammas", "0.5"], "--gammas goes with --compression-grid"),
+        (["eval", "{samples}", "--grid", "--compression-grid"], "--grid does not go with --compression-grid"),
+        (["eval", "{samples}", "--compression-grid", "--plot", "{missing}/x.svg"], "does not exist"),
     ],
 )
 def test_refusals_say_what_to_do(
     index_path: str, tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    filled = [text.format(index=index_path, missing=tmp_path / "missing") for text in arguments]
+    filled = [text.format(index=index_path, missing=tmp_path / "missing", samples=SAMPLES) for text in arguments]
     assert main(filled) == 2
     captured = capsys.readouterr()
     assert says in captured.err and captured.out == ""
@@ -238,11 +317,8 @@ def test_wrong_arguments_show_the_usage(arguments: list[str], says: str, capsys:
 
 
 def test_eval_prints_the_object(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    folder = Path(__file__).parent / "data/samples_eval"
-    assert (
-        main(["eval", str(folder), "--json", "--grid", "--read", "text_layer", "--index", str(tmp_path / "e.bvdr")])
-        == 0
-    )
+    index = str(tmp_path / "e.bvdr")
+    assert main(["eval", str(SAMPLES), "--json", "--grid", "--read", "text_layer", "--index", index]) == 0
     report = json.loads(capsys.readouterr().out)
     assert set(report) == {"set", "queries", "pages", "rows"}
     assert report["pages"] == 34
@@ -250,7 +326,7 @@ def test_eval_prints_the_object(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert len(rows) == len(MANIFEST.dims) * sum(map(len, MANIFEST.query_depths.values()))
     assert (rows[0]["depth"], rows[0]["dim"], rows[0]["retention"]) == (6, WIDTH, 1.0)
     quality, cost = {"ndcg@5", "recall@1", "recall@5", "map", "retention"}, {"bytes_per_page", "ms_per_query"}
-    assert set(rows[0]) == {"depth", "query_depth", "page_depth", "dim", "vectors"} | quality | cost
+    assert set(rows[0]) == {"depth", "page_depth", "dim", "vectors"} | quality | cost
     # Without OCR the scan's questions have no answer, the digital documents' mostly do.
     assert 0.6 < rows[0]["ndcg@5"] < 0.95
     assert rows[0]["bytes_per_page"] == round(rows[0]["vectors"] * WIDTH * 2)
@@ -265,8 +341,10 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         ["versions"],
         ["delete"],
         ["optimize"],
+        ["recompress"],
         ["recall"],
         ["eval"],
+        ["calibrate"],
         ["demo"],
     ):
         with pytest.raises(SystemExit) as stopped:

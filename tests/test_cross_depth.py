@@ -88,6 +88,31 @@ def test_pages_of_one_depth_answer_queries_of_those_trained_for_it(
         assert {hit.id: hit.score for hit in tried} == pytest.approx(definition(index, encoder, 2, 3, dim), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (Budget(depth=9, strict=False), r"exits at .1, 2, 3., asked for .*9"),
+        (Budget(depth=9, page_depth=3, strict=False), r"exits at .1, 2, 3., asked for .*9"),
+        # A width lies where stored columns end; there is nothing to try elsewhere.
+        (Budget(dim=20, strict=False), r"dim 20 is not a width of this bundle: expected one of \[8, 16, 32\]"),
+    ],
+)
+def test_what_a_bundle_cannot_do_is_refused_strict_or_not_and_not_estimated(
+    deep: Path, bundle: Path, encoder: ReaderEncoder, budget: Budget, says: str
+) -> None:
+    with Index.open(deep, encoder=encoder) as index, pytest.raises(BudgetError, match=says):
+        index.search(QUERY, budget=budget)
+    with pytest.raises(BudgetError, match=says):
+        estimate(10, budget, encoder=bundle, depths=[3])
+
+
+def test_an_untrained_pair_is_estimated_where_it_would_be_searched(bundle: Path) -> None:
+    with pytest.raises(BudgetError, match="depth 2 is not in this index"):
+        estimate(10, Budget(depth=2), encoder=bundle, depths=[3])
+    tried = estimate(10, Budget(depth=2, strict=False), encoder=bundle, depths=[3])
+    assert tried.query_ms < estimate(10, encoder=bundle, depths=[3]).query_ms
+
+
 def test_a_first_stage_proposes_for_every_query_depth(deep: Path, encoder: ReaderEncoder) -> None:
     with Index.open(deep, encoder=encoder) as index:
         index.optimize(first_stage=True)
@@ -147,7 +172,7 @@ def test_evaluation_has_rows_for_the_pairs(deep: Path, encoder: ReaderEncoder) -
     with Index.open(deep, encoder=encoder) as index:
         rows = run_benchmark(benchmark, index, points=grid_points(index)).as_dict()["rows"]
     assert isinstance(rows, list)
-    found = [(row["query_depth"], row["page_depth"], row["dim"]) for row in rows]
+    found = [(row["depth"], row["page_depth"], row["dim"]) for row in rows]
     assert found == [(3, 3, 32), (3, 3, 16), (3, 3, 8), (1, 3, 32), (1, 3, 16), (1, 3, 8)]
 
 
@@ -160,7 +185,7 @@ def test_evaluating_another_bundle(deep: Path, bundle: Path, capsys: pytest.Capt
     command = ["eval", str(folder), "--encoder", str(bundle), "--json"]
     assert main([*command, "--grid", "--depths", "3"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert {(row["query_depth"], row["page_depth"]) for row in rows} == {(3, 3), (1, 3)}
+    assert {(row["depth"], row["page_depth"]) for row in rows} == {(3, 3), (1, 3)}
     assert main([*command, "--compression-grid", "--gammas", "0.5", "--dims", "16"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {(row["depth"], row["dim"]) for row in rows} == {(3, 16)}

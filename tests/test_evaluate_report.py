@@ -31,7 +31,6 @@ def test_the_json_object_has_the_promised_keys_in_order() -> None:
     assert (dumped["set"], dumped["queries"], dumped["pages"]) == ("tiny", 12, 40)
     assert dumped["rows"][1] == {
         "depth": 2,
-        "query_depth": 2,
         "page_depth": 2,
         "dim": 32,
         "vectors": 491.5,
@@ -57,7 +56,7 @@ def test_a_query_on_pages_of_another_depth_shows_both() -> None:
     *_, row = crossed.lines()
     assert row.split()[:2] == ["2/6", "32"]
     rows = json.loads(json.dumps(crossed.as_dict()))["rows"]
-    assert (rows[1]["query_depth"], rows[1]["page_depth"]) == (2, 6)
+    assert (rows[1]["depth"], rows[1]["page_depth"]) == (2, 6)
 
 
 def test_a_full_budget_that_finds_nothing_has_no_retention() -> None:

@@ -84,7 +84,6 @@ def retention(ndcg_5: float, full_ndcg_5: float) -> float | None:
 def _row_dict(row: Row) -> dict[str, object]:
     return {
         "depth": row.depth,
-        "query_depth": row.depth,
         "page_depth": row.page_depth,
         "dim": row.dim,
         "vectors": row.vectors,
