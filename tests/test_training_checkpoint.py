@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +81,10 @@ def test_without_layer_loss_only_the_last_exit_is_trained(tmp_path: Path) -> Non
         ({"family": "colpali"}, "family"),
         ({"format_version": 99}, "newer"),
         ({"depths": None}, "not a readable manifest"),
+        ({"depths": [3], "query_depths": {"3": [1, 3]}}, "query_depths of page depth 3"),
+        ({"query_depths": {"3": [1]}}, "query_depths of page depth 3"),
+        ({"query_depths": {"2": [1, 2]}}, "query_depths of page depth 2"),
+        ({"query_depths": {"3": [3, 1]}}, "query_depths of page depth 3"),
         ({"files": {"model.safetensors": "0" * 64}}, "damaged"),
     ],
 )
@@ -163,4 +166,3 @@ def test_what_the_reader_does_not_take(tmp_path: Path) -> None:
     (source / "config.json").write_text(json.dumps(config | {"hidden_act": "relu"}))
     with pytest.raises(CheckpointError, match="gelu"):
         read_shape(source)
-    assert replace(OBJECTIVE, distil=0.0).depth_pairs == ((3, 3), (1, 3))

@@ -18,13 +18,15 @@ from accelerate import PartialState
 from torch import Tensor
 from training_tools import OBJECTIVE, SETTINGS, run_of, tiny_reader, tiny_task
 
-from budgetvdr.training import loop
+from budgetvdr.training import loop, optimizer
 from budgetvdr.training.errors import CheckpointError, TrainingError
 from budgetvdr.training.journal import read_metrics
-from budgetvdr.training.loop import TrainSettings, Work, backward, rate_at, train
+from budgetvdr.training.loop import TrainSettings, train
 from budgetvdr.training.lora import Lora, add_lora, merge_lora
 from budgetvdr.training.models.model import ElasticModel
-from budgetvdr.training.pairs import BatchPlan
+from budgetvdr.training.optimizer import rate_at
+from budgetvdr.training.pairs import BatchPlan, TrainingSet
+from budgetvdr.training.step import Work, backward
 
 WORKER = Path(__file__).with_name("training_tools.py")
 
@@ -39,7 +41,7 @@ def run_worker(*arguments: str, processes: int = 1) -> subprocess.CompletedProce
     command = [sys.executable, *launcher, str(WORKER), *arguments]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             # torchrun ends its workers where it is asked to end, not where it is killed.
             process.terminate()
@@ -209,6 +211,12 @@ def test_other_settings_are_no_resumption(tmp_path: Path) -> None:
         train(tiny_reader(), tiny_task(), OBJECTIVE, replace(SETTINGS, learning_rate=1.0), tmp_path)
     with pytest.raises(CheckpointError, match="other settings"):
         train(tiny_reader(), tiny_task(), replace(OBJECTIVE, distil=2.0), SETTINGS, tmp_path)
+    pairs = [replace(pair, query=pair.query + "?") for pair in tiny_task().pairs]
+    for other in (pairs, tiny_task().pairs[1:]):
+        with pytest.raises(CheckpointError, match="other settings"):
+            train(tiny_reader(), TrainingSet(other, tiny_task().load), OBJECTIVE, SETTINGS, tmp_path)
+    with pytest.raises(CheckpointError, match="other settings"):
+        train(tiny_reader(), tiny_task(), OBJECTIVE, SETTINGS, tmp_path, chosen={"max_tokens": 16})
     with pytest.raises(CheckpointError, match="another model"):
         train(tiny_reader(token_weights=True), tiny_task(), OBJECTIVE, SETTINGS, tmp_path)
 
@@ -278,12 +286,12 @@ def test_the_rate_rises_and_falls() -> None:
 
 def test_heads_have_their_own_rate_and_biases_do_not_decay() -> None:
     model = tiny_reader()
-    optimizer = loop.make_optimizer(model, SETTINGS)
-    groups = {(group["lr"], group["weight_decay"]): len(group["params"]) for group in optimizer.param_groups}
+    adam = optimizer.make_optimizer(model, SETTINGS)
+    groups = {(group["lr"], group["weight_decay"]): len(group["params"]) for group in adam.param_groups}
     assert sum(groups.values()) == len(list(model.parameters()))
     assert groups[SETTINGS.head_learning_rate, 0.01] == groups[SETTINGS.head_learning_rate, 0.0] == 2
-    loop.set_rates(optimizer, 0.5)
-    assert {group["lr"] for group in optimizer.param_groups} == {5e-3, 5e-4}
+    optimizer.set_rates(adam, 0.5)
+    assert {group["lr"] for group in adam.param_groups} == {5e-3, 5e-4}
 
 
 def test_a_run_killed_before_its_first_state_begins_anew(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ def test_biased_weights_have_mean_one() -> None:
         {"depth_weights": {6: 1.0}},
         {"temperature": 0.0},
         {"distil_temperature": -1.0},
+        {"distil": 0.0, "cross_depth": 1.0},
     ],
 )
 def test_contradicting_settings_are_refused(wrong: dict[str, object]) -> None:

@@ -67,6 +67,13 @@ def test_versions_of_a_page_are_never_in_one_batch() -> None:
         BatchPlan(versions, size=21)
 
 
+def test_a_version_of_a_right_page_is_no_negative() -> None:
+    # Each page's hard negative is the other version of the page beside it.
+    mixed = [Pair(f"q{n}{v}", f"p{n}:{v}", (f"p{1 - n}:{1 - v}",), original=f"p{n}") for n in (0, 1) for v in (0, 1)]
+    plan = BatchPlan(mixed, size=2, negatives=1)
+    assert all(len(plan.batch(step).pages) == 2 for step in range(4))
+
+
 def test_pairs_of_a_group_come_together() -> None:
     grouped = [Pair(f"q{n}", f"p{n}", group=f"g{n % 10}" if n < 80 else "") for n in range(120)]
     group_of = {pair.query: pair.group for pair in grouped}
@@ -87,24 +94,49 @@ def test_shares_cover_the_batch_once() -> None:
     assert gathered_order(4, 1) == [0, 1, 2, 3]
 
 
+# Page n points along axis n; a query's components are its scores.
+QUERIES = {
+    "first": [3, 2, 1, 0, 0, 0],
+    "third": [1, 2, 3, 0, 0, 0],
+    "tied": [2, 2, 1, 0, 0, 0],
+    "sixth": [0, 1, 1, 1, 1, 1],
+}
+PAGES = tuple(f"page{n}" for n in range(6))
+
+
+def encode(contents: Sequence[Content], role: Role) -> TokenStates:
+    rows = [QUERIES[str(c)] if role == "query" else [float(f"page{n}" == c) for n in range(6)] for c in contents]
+    vectors = torch.tensor(rows, dtype=torch.float32)[:, None]
+    return TokenStates({1: vectors}, torch.ones(len(contents), 1).bool())
+
+
 def test_held_out_ndcg_by_hand() -> None:
-    # Page n points along axis n; a query's components are its scores. The right page is page 0 for all.
-    queries = {
-        "first": [3, 2, 1, 0, 0, 0],
-        "third": [1, 2, 3, 0, 0, 0],
-        "tied": [2, 2, 1, 0, 0, 0],
-        "sixth": [0, 1, 1, 1, 1, 1],
-    }
-    pages = [f"page{n}" for n in range(6)]
-
-    def encode(contents: Sequence[Content], role: Role) -> TokenStates:
-        rows = [queries[str(c)] if role == "query" else [float(f"page{n}" == c) for n in range(6)] for c in contents]
-        vectors = torch.tensor(rows, dtype=torch.float32)[:, None]
-        return TokenStates({1: vectors}, torch.ones(len(contents), 1).bool())
-
-    held_out = TrainingSet([Pair(query, "page0", tuple(pages[1:])) for query in queries], lambda page: page)
+    # The right page is page 0 for all.
+    held_out = TrainingSet([Pair(query, "page0", PAGES[1:]) for query in QUERIES], lambda page: page)
     found = evaluate_pairs(encode, held_out, [(1, 1)], [6], unit_queries=False)
     expected = (1 + 1 / math.log2(4) + 1 / math.log2(3) + 0) / 4
     assert found == {"1/1/6": pytest.approx(expected)}
     with pytest.raises(TrainingDataError):
         evaluate_pairs(encode, TrainingSet([], held_out.load), [(1, 1)], [6])
+
+
+def test_other_versions_of_the_right_page_are_not_wrong() -> None:
+    # Pages 0 and 2 are versions of one page: each query has the other version and page 1 before its own page.
+    pairs = [Pair("third", "page0", ("page1",), "scan"), Pair("first", "page2", ("page1", "scan"), "scan")]
+    held_out = TrainingSet(pairs, lambda page: "page5" if page == "scan" else page)
+    found = evaluate_pairs(encode, held_out, [(1, 1)], [6], unit_queries=False)
+    assert found == {"1/1/6": pytest.approx(1 / math.log2(3))}
+
+
+@pytest.mark.parametrize(("chunk", "most"), [(None, 32), (2, 2), (64, 32)])
+def test_held_out_pages_are_encoded_a_few_at_a_time(chunk: int | None, most: int) -> None:
+    sizes: dict[Role, list[int]] = {"query": [], "page": []}
+
+    def counted(contents: Sequence[Content], role: Role) -> TokenStates:
+        sizes[role].append(len(contents))
+        return encode(contents, role)
+
+    pairs = [Pair("first", f"page{n}") for n in range(40)]
+    evaluate_pairs(counted, TrainingSet(pairs, lambda page: page), [(1, 1)], [6], chunk=chunk)
+    for found in sizes.values():
+        assert (max(found), sum(found)) == (most, 40)

@@ -54,14 +54,14 @@ def tiny_reader(*, token_weights: bool = False, depths: tuple[int, ...] = (1, 3)
 
 
 def tiny_task(count: int = 20, seed: int = 0) -> TrainingSet:
-    """Pages of six words; a query is two words of its page, a negative shares half of the page."""
+    """Pages of six words; a query is one to four words of its page, a negative shares half of the page."""
     random = torch.Generator().manual_seed(seed)
     pages, pairs = {}, []
     for number in range(count):
         words = [WORDS[index] for index in torch.randint(len(WORDS), (6,), generator=random)]
         pages[f"p{number}"] = " ".join(words)
         pages[f"n{number}"] = " ".join(words[:3] + WORDS[number % 5 : number % 5 + number % 7])
-        pairs.append(Pair(" ".join(words[2:4]), f"p{number}", (f"n{number}",)))
+        pairs.append(Pair(" ".join(words[1 : 2 + number % 4]), f"p{number}", (f"n{number}",)))
     return TrainingSet(pairs, pages.__getitem__)
 
 

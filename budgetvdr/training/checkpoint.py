@@ -13,7 +13,6 @@ The transformer's three files are what its published folder has, so that whateve
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from budgetvdr.training.errors import CheckpointError
+from budgetvdr.training.files import settle, sha256
 from budgetvdr.training.lora import merge_lora
 from budgetvdr.training.mm_matryoshka import Objective
 from budgetvdr.training.models.model import ElasticModel
@@ -118,18 +118,18 @@ def write_checkpoint(
         max_tokens=longest[0],
         max_query_tokens=longest[1],
         steps=steps,
-        files={file.name: _digest(file) for file in sorted(partial.iterdir())},
+        files={file.name: sha256(file) for file in sorted(partial.iterdir())},
     )
     (partial / MANIFEST_NAME).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
-    partial.rename(folder)
+    settle(partial, folder)
     return manifest
 
 
 def read_manifest(folder: Path) -> ElasticManifest:
     """Reads the manifest of any family and checks that the folder holds what it promises.
 
-    Raises CheckpointError where a file is missing or damaged, where the format is newer, and where the manifest names
-    depths or widths that the heads do not have.
+    Raises CheckpointError where a file is missing or damaged, where the format is newer, where the manifest names
+    depths or widths that the heads do not have, and where query depths are not among the depths.
     """
     path = folder / MANIFEST_NAME
     try:
@@ -137,7 +137,7 @@ def read_manifest(folder: Path) -> ElasticManifest:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} is not a readable manifest ({type(error).__name__}: {error})") from error
     for file, expected in manifest.files.items():
-        if not (folder / file).is_file() or _digest(folder / file) != expected:
+        if not (folder / file).is_file() or sha256(folder / file) != expected:
             raise CheckpointError(f"{folder / file} is missing or damaged: its sha256 is not the recorded one")
     _check(manifest, folder)
     return manifest
@@ -168,8 +168,11 @@ def chosen_depths(manifest: ElasticManifest, folder: Path, depths: tuple[int, ..
     return wanted
 
 
-def load_checkpoint(folder: Path, *, depths: tuple[int, ...] | None = None) -> ReaderModel:
-    """The trained model. depths: the exits wanted, all that were trained where left out.
+def load_checkpoint(
+    folder: Path, *, depths: tuple[int, ...] | None = None, max_tokens: int | None = None
+) -> ReaderModel:
+    """The trained model. depths: the exits wanted, all that were trained where left out. max_tokens: longest page, as
+    long as trained where left out.
 
     Raises CheckpointError as `load_manifest` does, and where an exit is asked for that was not trained.
     """
@@ -181,7 +184,7 @@ def load_checkpoint(folder: Path, *, depths: tuple[int, ...] | None = None) -> R
         depths=wanted,
         dim=manifest.dims[-1],
         token_weights=not manifest.unit_queries,
-        max_tokens=manifest.max_tokens,
+        max_tokens=max_tokens or manifest.max_tokens,
         max_query_tokens=manifest.max_query_tokens,
     )
     heads = load_file(folder / HEADS_NAME)
@@ -215,6 +218,13 @@ def _check(manifest: ElasticManifest, folder: Path) -> None:
     for what, values in (("depths", manifest.depths), ("dims", manifest.dims)):
         if not values or list(values) != sorted(set(values)) or values[0] < 1:
             raise CheckpointError(f"{folder}: {what} must be ascending positive numbers, found {values}")
+    for page, asked in manifest.query_depths.items():
+        among = page in asked and set(asked) <= set(manifest.depths)
+        if page not in manifest.depths or not among or list(asked) != sorted(set(asked)):
+            raise CheckpointError(
+                f"{folder}: query_depths of page depth {page} must be ascending, some of {manifest.depths} with {page} "
+                f"itself, found {asked}"
+            )
     with safe_open(folder / HEADS_NAME, framework="pt") as heads:
         rows = {key: heads.get_slice(key).get_shape()[0] for key in heads.keys()}  # noqa: SIM118  (no mapping)
     for depth in manifest.depths:
@@ -225,8 +235,3 @@ def _check(manifest: ElasticManifest, folder: Path) -> None:
             )
         if width != manifest.dims[-1]:
             raise CheckpointError(f"{folder} claims {manifest.dims[-1]} components; the head of {depth} has {width}")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from budgetvdr.training.files import replace_text
+
 METRICS_NAME = "metrics.jsonl"
 PLOT_NAME = "loss.svg"
 
@@ -21,8 +23,7 @@ class Journal:
     def __init__(self, folder: Path, start: int) -> None:
         self._path = folder / METRICS_NAME
         kept = [line for line in read_metrics(folder) if line["step"] < start]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        self._path.write_text(text, encoding="utf-8")
+        replace_text(self._path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, line: Mapping[str, object]) -> None:
         """Adds one line; it is on disk as far as the operating system is concerned when this returns."""

@@ -43,7 +43,8 @@ class Objective:
     the prefix loss. distil_temperature: of both distillations of scores. teacher_temperature: of that of tokens.
 
     Raises TrainingError where depths or dims are not ascending positive numbers, where a weight names a depth or dim
-    that is not trained, or where a temperature is not positive.
+    that is not trained, where a temperature is not positive, or where shallow queries are trained and shallow pages are
+    not: an exit that is trained searches its own pages.
     """
 
     depths: tuple[int, ...]
@@ -70,6 +71,8 @@ class Objective:
         temperatures = (self.temperature, self.distil_temperature, self.teacher_temperature)
         if min(temperatures) <= 0:
             raise TrainingError(f"temperatures must be above 0, found {temperatures}")
+        if self.shallow and self.cross_depth and not self.distil:
+            raise TrainingError(f"cross_depth {self.cross_depth} needs distil above 0, found {self.distil}")
 
     @property
     def shallow(self) -> tuple[int, ...]:

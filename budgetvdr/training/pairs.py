@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -29,6 +31,21 @@ class Pair:
     def answer(self) -> str:
         """The page whatever its version."""
         return self.original or self.page
+
+
+def answers(pairs: Iterable[Pair]) -> dict[str, str]:
+    """Id of every page that the pairs name, negatives too -> the page whatever its version."""
+    pairs = list(pairs)
+    negatives = {name: name for pair in pairs for name in pair.negatives}
+    return negatives | {pair.page: pair.answer for pair in pairs}
+
+
+def digest(pairs: Iterable[Pair]) -> str:
+    """Hex sha256 over all pairs in their order."""
+    found = hashlib.sha256()
+    for pair in pairs:
+        found.update(json.dumps(astuple(pair)).encode() + b"\n")
+    return found.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +81,7 @@ class BatchPlan:
         self, pairs: Sequence[Pair], *, size: int, negatives: int = 0, together: int = 1, seed: int = 0
     ) -> None:
         self._pairs, self._size, self._negatives, self._seed = pairs, size, negatives, seed
-        self._together = together
+        self._together, self._answers = together, answers(pairs)
         self._epochs: list[list[list[int]]] = []
         distinct = len({pair.answer for pair in pairs})
         if distinct < size:
@@ -78,10 +95,10 @@ class BatchPlan:
             epoch += 1
         chosen = [self._pairs[index] for index in self._epoch(epoch)[step - first]]
         pages = [pair.page for pair in chosen]
-        answers = {pair.answer for pair in chosen}
+        right = {pair.answer for pair in chosen}
         random = np.random.default_rng([self._seed, 1, step])
         for pair in chosen:
-            fresh = [page for page in pair.negatives if page not in pages and page not in answers]
+            fresh = [page for page in pair.negatives if page not in pages and self._answers[page] not in right]
             count = min(self._negatives, len(fresh))
             pages += [fresh[index] for index in random.permutation(len(fresh))[:count]]
         return Batch(tuple(pair.query for pair in chosen), tuple(pages))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from budgetvdr.training.errors import CheckpointError
+from budgetvdr.training.files import settle
 
 _PREFIX = "step-"
 _PARTIAL = "partial-"
@@ -35,12 +35,7 @@ def save_state(
     save_file({name: parameter.detach().contiguous() for name, parameter in trained.items()}, partial / _PARAMETERS)
     save_file(_optimizer_tensors(trained, optimizer), partial / _OPTIMIZER)
     (partial / _DESCRIPTION).write_text(json.dumps({"step": step, "run": run}, indent=2) + "\n", encoding="utf-8")
-    for file in partial.iterdir():
-        _to_disk(file)
-    if final.exists():
-        shutil.rmtree(final)
-    partial.rename(final)
-    _to_disk(folder)
+    settle(partial, final)
     for older in _states(folder)[:-1]:
         shutil.rmtree(older)
     return final
@@ -49,7 +44,7 @@ def save_state(
 def load_state(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, run: Mapping[str, object]) -> int:
     """Loads the latest state into model and optimizer; returns the steps done, 0 where there is no state.
 
-    Raises CheckpointError where the state is of a run with other settings or of another model.
+    Raises CheckpointError where the state is of a run with another `run` or of another model.
     """
     states = _states(folder)
     if not states:
@@ -60,8 +55,8 @@ def load_state(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer,
     expected = json.dumps(run, sort_keys=True)
     if found != expected:
         raise CheckpointError(
-            f"{latest} is of a run with other settings: expected {expected}, found {found}; "
-            "go on with the same settings or choose another folder"
+            f"{latest} is of a run with other settings or data: expected {expected}, found {found}; "
+            "go on with the same or choose another folder"
         )
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     stored = load_file(latest / _PARAMETERS)
@@ -97,11 +92,3 @@ def _load_optimizer(
 
 def _states(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

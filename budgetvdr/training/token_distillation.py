@@ -34,7 +34,9 @@ def token_distillation(
     *,
     temperature: float,
 ) -> Tensor:
-    """Mean over pairs of depths, dims and query tokens of KL(teacher || student), a scalar.
+    """KL(teacher || student) averaged over each query's tokens, then over queries, pairs of depths and dims; a scalar.
+
+    A query's weight does not depend on its length, so that processes with as many queries each may average their terms.
 
     Both are distributions over the tokens of all pages: the softmax of a query token's cosines with them, divided by
     `temperature`. Takes tokens of queries x tokens of pages floats for every pair and dim.
@@ -49,12 +51,15 @@ def token_distillation(
     with torch.no_grad():
         expected = _log_nearness(_rows(asked, queries, width), _rows(answering, pages, width), temperature)
     widths = tuple(dims)
+    weights = queries.mask / (queries.mask.sum(dim=1, keepdim=True) * len(queries.mask))
+    shares = weights[queries.mask]
     terms = []
     for query_depth, page_depth in pairs:
         for dim in widths:
             asking = _rows(queries.exits[query_depth], queries, dim)
             found = _log_nearness(asking, _rows(pages.exits[page_depth], pages, dim), temperature)
-            terms.append(F.kl_div(found, expected, log_target=True, reduction="batchmean"))
+            divergences = F.kl_div(found, expected, log_target=True, reduction="none").sum(dim=-1)
+            terms.append((divergences * shares).sum())
     return torch.stack(terms).mean()
 
 
