@@ -43,7 +43,8 @@ class Estimate:
     disk_bytes: the index, all stored depths, without pictures and old versions. memory_bytes: vectors and lists in
     memory while it is searched at this budget. path: the way a search takes (see `Spent`); never "pruned", because only
     the vectors themselves tell whether that pays, so that "stream" is then the worst case. pages_scored: pages looked
-    at. query_ms: milliseconds a query once vectors are loaded. first_stage: whether `optimize` makes one.
+    at. query_ms: milliseconds a query, encoded by the bundled reader, once vectors are loaded. first_stage: whether
+    `optimize` makes one.
     """
 
     disk_bytes: int
