@@ -22,8 +22,9 @@ from vision_tools import QUERIES, close, pictures, reference_vectors, vectors
 
 from budgetvdr.encoders.vision import open_preprocessor, write_preprocessor
 from budgetvdr.errors import BundleError
-from budgetvdr.training.errors import CheckpointError
+from budgetvdr.training.errors import CheckpointError, TrainingError
 from budgetvdr.training.models.vision import load
+from budgetvdr.training.models.vision.inputs import limit_pages, prefix_queries
 from budgetvdr.training.models.vision.load import load_vision
 from budgetvdr.training.models.vision.model import VisionModel
 from budgetvdr.training.models.vision.tiny import tiny_modernvbert, tiny_paligemma
@@ -95,15 +96,21 @@ def test_colpali_of_colpali_engine(pali: Path, tmp_path: Path, changes: list[tup
     rename(folder, *changes, (r"^vlm\.", "model."), ("embedding_proj_layer", "custom_text_proj"))
     model = load_vision(folder, depths=(1, 3))
     same_weights(model, load_vision(pali, depths=(1, 3)))
-    # What colpali-engine 0.3.18 gives its processors.
+    # What colpali-engine up to 0.3.3 gives its processors, by which ColPali was trained up to 1.3: PaliGemma's puts one
+    # <bos> before the prompt of a page.
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     processor = PaliGemmaProcessor(SiglipImageProcessorPil.from_pretrained(folder), tokenizer)
-    expected = processor(text=["<image><bos>Describe the image."] * 2, images=pictures(IMAGES), return_tensors="np")
+    expected = processor(text=["<image>Describe the image."] * 2, images=pictures(IMAGES), return_tensors="np")
     inputs = model.prepare(pictures(IMAGES), "page")
     assert (inputs["input_ids"].numpy() == expected["input_ids"]).all()
     for text in QUERIES:
-        ids = tokenizer([tokenizer.bos_token + text + 10 * "<pad>"], return_tensors="pt")["input_ids"]
+        ids = tokenizer([f"<bos>Question: {text}{10 * '<pad>'}\n"], return_tensors="pt")["input_ids"]
         assert torch.equal(model.prepare([text], "query")["input_ids"], ids)
+    prefix_queries(model, "Query: ")
+    ids = tokenizer([f"<bos>Query: a{10 * '<pad>'}\n"], return_tensors="pt")["input_ids"]
+    assert torch.equal(model.prepare(["a"], "query")["input_ids"], ids)
+    with pytest.raises(TrainingError, match="have a size of their own"):
+        limit_pages(model, 9)
 
 
 def test_colmodernvbert_of_colpali_engine(modern: Path, tmp_path: Path) -> None:
@@ -128,6 +135,11 @@ def test_weights_in_shards(pali: Path, tmp_path: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(CheckpointError, match="lacks model-00002-of-00002"):
         load_vision(folder)
+    for strange, says in (("../pali/model.safetensors", "files in its folder"), (7, "not readable")):
+        mapped = json.dumps({"weight_map": dict.fromkeys(names, strange)})
+        (folder / "model.safetensors.index.json").write_text(mapped)
+        with pytest.raises(CheckpointError, match=says):
+            load_vision(folder)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft's call
@@ -286,16 +298,18 @@ def test_half_precision(pali: Path) -> None:
 def test_names_on_the_hub(pali: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def download(name: str, *, allow_patterns: list[str]) -> str:
-        asked.append((name, allow_patterns))
+    def download(name: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns, revision))
         return str(pali)
 
     monkeypatch.setattr(load, "snapshot_download", download)
     same_weights(load_vision("someone/colpali"), load_vision(pali))
-    assert asked[0][0] == "someone/colpali"
+    assert asked[0][::2] == ("someone/colpali", None)
+    load_vision("someone/colpali@refs/pr/1", depths=(1,))
+    assert asked[1][::2] == ("someone/colpali", "refs/pr/1")
     assert not any(pattern.endswith((".bin", ".pt")) for pattern in asked[0][1])
 
-    def fail(name: str, *, allow_patterns: list[str]) -> str:
+    def fail(name: str, **options: object) -> str:
         raise LocalEntryNotFoundError("offline")
 
     monkeypatch.setattr(load, "snapshot_download", fail)

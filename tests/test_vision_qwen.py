@@ -31,8 +31,9 @@ from transformers import (
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from budgetvdr.encoders.vision import open_preprocessor, write_preprocessor
-from budgetvdr.training.errors import CheckpointError
+from budgetvdr.training.errors import CheckpointError, TrainingError
 from budgetvdr.training.models.vision.attention import Watch
+from budgetvdr.training.models.vision.inputs import limit_pages, prefix_queries
 from budgetvdr.training.models.vision.load import load_vision
 from budgetvdr.training.models.vision.model import VisionModel
 from budgetvdr.training.models.vision.qwen import Qwen
@@ -46,6 +47,9 @@ DEPTHS = (1, 2, 3, 6)
 # Landscape, portrait, square, smaller than a token; the tower of Qwen2.5-VL cuts the first two into several windows.
 SIZES = [(300, 150), (150, 260), (112, 112), (9, 7)]
 QUERIES = ["Who signs?", "a", "Which of the other items in the inventory was damaged on delivery?"]
+# Before a query. ColQwen2 and ColQwen2.5: `query_prefix` of colpali-engine 0.3.5 to 0.3.12, by which the published
+# checkpoints were trained, and of transformers' ColQwen2Processor. ColQwen3: colpali-engine 0.3.14 to 0.3.18.
+PREFIXES = {"qwen2_vl": "Query: ", "qwen2_5_vl": "Query: ", "qwen3_vl": ""}
 PROMPT = "<|im_start|>user\n<|vision_start|>{}<|vision_end|>Describe the image.<|im_end|><|endoftext|>"
 
 
@@ -103,6 +107,7 @@ class Reference:
         if "layer_types" in text:
             text["layer_types"] = text["layer_types"][:depth]
         self.native = "vlm_config" in config
+        self.prefix = PREFIXES[config.get("vlm_config", config)["model_type"]]
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         self.images = Qwen2VLImageProcessorPil.from_pretrained(folder)
         kinds: dict[str, tuple[Any, Any]] = {
@@ -132,7 +137,7 @@ class Reference:
 
     def queries(self, texts: Sequence[str], folder: Path) -> list[Tensor]:
         end = "\n" if self.native else ""
-        whole = [f"Query: {text}{10 * '<|endoftext|>'}{end}" for text in texts]
+        whole = [f"{self.prefix}{text}{10 * '<|endoftext|>'}{end}" for text in texts]
         batch = self.tokenizer(whole, padding=True, return_tensors="pt", return_token_type_ids=False)
         return self._vectors(dict(batch), folder)
 
@@ -316,6 +321,37 @@ def test_early_checkpoints_have_early_settings(folders: Folders, tmp_path: Path)
     del processor["min_pixels"], processor["max_pixels"]
     settings = Qwen.preprocessor_of(early, processor, tmp_path).settings
     assert (settings.least_pixels, settings.most_pixels) == (3136, 12845056)
+
+
+@pytest.mark.parametrize("prefix", ["", "Question: "])
+def test_a_checkpoint_that_says_what_is_before_a_query_is_believed(folders: Folders, prefix: str) -> None:
+    folder = folders("qwen2_5_vl")
+    config, processor = (
+        json.loads((folder / name).read_text(encoding="utf-8")) for name in ("config.json", "preprocessor_config.json")
+    )
+    found = Qwen.preprocessor_of(config, processor | {"query_prefix": prefix}, folder)
+    assert found.settings.query_prefix == prefix
+    whole = token_ids(folder, f"{prefix}x{10 * '<|endoftext|>'}")
+    assert found.queries(["x"]).arrays["input_ids"][0].tolist() == whole
+
+
+def test_pages_can_be_limited_and_queries_prefixed(folders: Folders) -> None:
+    model = load_vision(folders("qwen2_5_vl"))
+    before = model.preprocessor
+    limit_pages(model, 9)
+    prefix_queries(model, "Ask: ")
+    (large,) = pictures([(300, 300)])
+    slots = model.prepare([large], "page")["visual_slots"]
+    assert (slots >= 0).sum() == 9 < (before.pages([large]).arrays["visual_slots"] >= 0).sum()
+    assert model.prepare(["x"], "query")["input_ids"][0, :6].tolist() == token_ids(folders("qwen2_5_vl"), "Ask: x")
+    assert before.to_json() | {"most_pixels": 9 * 28**2, "query_prefix": "Ask: "} == model.preprocessor.to_json()
+    with pytest.raises(TrainingError, match="--image-tokens 3: the smallest page of this checkpoint has 4"):
+        limit_pages(model, 3)
+
+
+def token_ids(folder: Path, text: str) -> list[int]:
+    ids: list[int] = PreTrainedTokenizerFast.from_pretrained(folder)(text)["input_ids"]
+    return ids
 
 
 def test_settings_that_disagree_are_refused(folders: Folders) -> None:

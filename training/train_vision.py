@@ -18,20 +18,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 from train_reader import report, sample
 
-from budgetvdr.encoders.vision.prompts import open_tokenizer
-from budgetvdr.encoders.vision.qwen import QwenPreprocessor
 from budgetvdr.training.data import COLPALI_SET, colpali_set, pictures
 from budgetvdr.training.errors import CheckpointError, TrainingError
 from budgetvdr.training.loop import TrainSettings, train
 from budgetvdr.training.lora import Lora, add_lora
 from budgetvdr.training.mm_matryoshka import Objective, biased_weights
+from budgetvdr.training.models.vision.inputs import limit_pages
 from budgetvdr.training.models.vision.load import load_vision
 from budgetvdr.training.models.vision.model import VisionModel
 from budgetvdr.training.models.vision.save import save_vision
@@ -138,16 +137,6 @@ def depths_of(options: argparse.Namespace) -> tuple[int, ...]:
     if depths is None:
         raise TrainingError(f"{options.model} is none of {', '.join(BACKBONES)}: expected --depths for it")
     return depths
-
-
-def limit_pages(model: VisionModel, image_tokens: int) -> None:
-    """Pages of the model get at most so many image tokens, in training and in what is exported later."""
-    preprocessor = model.preprocessor
-    if not isinstance(preprocessor, QwenPreprocessor) or model.tokenizer_file is None:
-        raise TrainingError(f"pages of {model.family} have a size of their own: leave out --image-tokens")
-    settings = preprocessor.settings
-    limited = replace(settings, most_pixels=image_tokens * settings.step**2)
-    model.preprocessor = QwenPreprocessor(model.family, limited, open_tokenizer(model.tokenizer_file))
 
 
 def decoder_linears(model: VisionModel) -> list[str]:

@@ -12,7 +12,7 @@ from typing import get_args
 from budgetvdr.bundle import Manifest
 from budgetvdr.errors import BudgetVDRError, MissingExtraError
 
-_NEEDED = ("torch", "transformers", "onnx", "onnxscript", "safetensors")
+_NEEDED = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "onnxruntime")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,20 +32,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def require_packages() -> None:
-    """Raises MissingExtraError where the packages of the extra are not installed."""
+    """Raises MissingExtraError where the packages of the extras are not installed."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
-        raise MissingExtraError(f'exporting needs {", ".join(missing)}: pip install "budgetvdr[export]"')
+        raise MissingExtraError(f'exporting needs {", ".join(missing)}: pip install "budgetvdr[export,cpu]"')
 
 
 def _run(argv: Sequence[str] | None) -> int:
     # What follows imports torch.
+    from budgetvdr.encoders.vision.slots import SEED  # noqa: PLC0415
     from budgetvdr.export.checkpoints import plan  # noqa: PLC0415
     from budgetvdr.export.pipeline import Wanted, export_bundle  # noqa: PLC0415
     from budgetvdr.export.quantize import Dtype  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(prog="python -m budgetvdr.export", description=__doc__)
-    parser.add_argument("checkpoint", help="folder, or owner/name on the Hugging Face hub; safetensors only")
+    parser.add_argument("checkpoint", help="folder, or owner/name[@revision] on the Hugging Face hub; safetensors only")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the bundle to; must not exist")
     parser.add_argument(
         "--depths", type=_numbers, help="exits in layers, such as 4,9,18; by default a quarter, half and all"
@@ -55,6 +56,22 @@ def _run(argv: Sequence[str] | None) -> int:
         type=_numbers,
         help="prefix widths to offer, such as 32,64,128; vectors end at the last. By default up to all they have",
     )
+    parser.add_argument(
+        "--image-tokens",
+        type=int,
+        help="most image tokens of a page, for families that keep a page's size; by default what the checkpoint says",
+    )
+    parser.add_argument(
+        "--query-prefix",
+        help='what a query begins with, such as "Query: "; by default as published checkpoints were trained',
+    )
+    parser.add_argument(
+        "--slots",
+        type=int,
+        default=0,
+        help="vectors a page and a query, read out at random vectors behind it (RandSlot); for models trained so",
+    )
+    parser.add_argument("--slot-seed", type=int, default=SEED, help="of those random vectors")
     parser.add_argument("--dtype", choices=get_args(Dtype), default="float32", help="of the weights")
     parser.add_argument(
         "--threshold", type=float, help="lowest mean cosine with the model that an exit may have; by default per dtype"
@@ -64,9 +81,16 @@ def _run(argv: Sequence[str] | None) -> int:
         "--trust-remote-code", action="store_true", help="run code that the checkpoint brings; read it first"
     )
     options = parser.parse_args(argv)
-    wanted = Wanted(options.dtype, options.threshold, options.images)
+    wanted = Wanted(options.dtype, options.threshold, options.images, options.slots, options.slot_seed)
     manifest = export_bundle(
-        plan(options.checkpoint, options.depths, options.dims, trust_remote_code=options.trust_remote_code),
+        plan(
+            options.checkpoint,
+            options.depths,
+            options.dims,
+            image_tokens=options.image_tokens,
+            query_prefix=options.query_prefix,
+            trust_remote_code=options.trust_remote_code,
+        ),
         options.out,
         wanted,
         lambda line: print(line, file=sys.stderr, flush=True),

@@ -14,8 +14,9 @@ from budgetvdr.encoders.open import usual_depths
 from budgetvdr.export.errors import ExportError
 from budgetvdr.export.stages import sha256
 from budgetvdr.training.checkpoint import MANIFEST_NAME, read_manifest
-from budgetvdr.training.models.vision.adapters import CONFIG_NAME, read_adapter_config
-from budgetvdr.training.models.vision.load import fetch, layer_count, load_vision, plain_config, read_json
+from budgetvdr.training.models.vision.adapters import CONFIG_NAME
+from budgetvdr.training.models.vision.inputs import limit_pages, prefix_queries
+from budgetvdr.training.models.vision.load import base_of, fetch, layer_count, load_vision, plain_config, read_json
 from budgetvdr.training.models.vision.model import VisionModel
 
 
@@ -25,29 +26,42 @@ class Plan:
 
     name: what a person calls it. folders: the checkpoint and, of an adapter, the model it is for. depths: exits,
     ascending. dims: prefix widths, ascending; the last is the width of the vectors, what lies behind it is left out.
-    None for those it was trained for, or the usual ones. trust_remote_code: whether the checkpoint's own code may run.
+    None for those it was trained for, or the usual ones. image_tokens: most of a page, None for those of the
+    checkpoint. query_prefix: the words before a query, None for those of its library. trust_remote_code: whether the
+    checkpoint's own code may run.
     """
 
     name: str
     folders: tuple[Path, ...]
     depths: tuple[int, ...]
     dims: tuple[int, ...] | None
+    image_tokens: int | None = None
+    query_prefix: str | None = None
     trust_remote_code: bool = False
 
     def load(self) -> VisionModel:
-        """The model in float32. Raises CheckpointError where it cannot be had, ExportError where it is narrower."""
+        """The model in float32.
+
+        Raises CheckpointError where it cannot be had, ExportError where it is narrower, TrainingError where its pages
+        cannot have so few tokens.
+        """
         model = load_vision(self.folders[0], depths=self.depths, trust_remote_code=self.trust_remote_code)
         if self.dims is not None:
             narrow(model, self.dims[-1])
+        if self.image_tokens is not None:
+            limit_pages(model, self.image_tokens)
+        if self.query_prefix is not None:
+            prefix_queries(model, self.query_prefix)
         return model
 
     def digest(self) -> str:
-        """Hex digest of the checkpoint's files, the depths and the width."""
+        """Hex digest of the checkpoint's files and of what is wanted of it."""
         files = sorted(
             path for folder in self.folders for kind in ("json", "safetensors") for path in folder.glob(f"*.{kind}")
         )
         found = [(path.name, sha256(path)) for path in files]
-        return hashlib.sha256(json.dumps([found, self.depths, self.dims and self.dims[-1]]).encode()).hexdigest()
+        wanted = [self.depths, self.dims and self.dims[-1], self.image_tokens, self.query_prefix]
+        return hashlib.sha256(json.dumps([found, *wanted]).encode()).hexdigest()
 
 
 def plan(
@@ -55,6 +69,8 @@ def plan(
     depths: Sequence[int] | None = None,
     dims: Sequence[int] | None = None,
     *,
+    image_tokens: int | None = None,
+    query_prefix: str | None = None,
     trust_remote_code: bool = False,
 ) -> Plan:
     """Finds the checkpoint and chooses what is left open.
@@ -66,8 +82,7 @@ def plan(
     folder = fetch(checkpoint)
     folders = [folder]
     if (folder / CONFIG_NAME).is_file():
-        base = str(read_adapter_config(folder)["base_model_name_or_path"])
-        folders.append(fetch(folder / base if (folder / base).is_dir() else base))
+        folders.append(fetch(base_of(folder)))
     name = folder.resolve().name if Path(checkpoint).is_dir() else checkpoint
     if (folder / MANIFEST_NAME).is_file():
         trained = read_manifest(folder)
@@ -78,7 +93,7 @@ def plan(
         if values is not None and (not values or min(values) < 1):
             raise ExportError(f"{what} must be whole numbers from 1 on, found {list(values)}")
     chosen = None if dims is None else tuple(sorted(set(dims)))
-    return Plan(name, tuple(folders), tuple(sorted(set(depths))), chosen, trust_remote_code)
+    return Plan(name, tuple(folders), tuple(sorted(set(depths))), chosen, image_tokens, query_prefix, trust_remote_code)
 
 
 def narrow(model: VisionModel, width: int) -> None:

@@ -7,7 +7,7 @@ as plain arrays. Training, export and the runtime share this code, so that none 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from tokenizers import Tokenizer
 
 from budgetvdr.errors import BundleError
 from budgetvdr.pages import Boxes
@@ -71,13 +72,12 @@ def open_preprocessor(folder: Path) -> Preprocessor:
 
     Raises BundleError where one is missing, cannot be read, or is of an unknown family.
     """
-    # The families import the contract above.
-    from budgetvdr.encoders.vision import modernvbert, paligemma, prompts, qwen  # noqa: PLC0415
+    from budgetvdr.encoders.vision import prompts  # noqa: PLC0415 -- imports the contract above
 
     path = folder / SETTINGS_NAME
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        family = settings.pop("family")
+        family = str(settings.pop("family"))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise BundleError(
             f"{path} is not readable as settings of preprocessing ({type(error).__name__}: {error}); "
@@ -85,17 +85,31 @@ def open_preprocessor(folder: Path) -> Preprocessor:
         ) from error
     tokenizer = prompts.open_tokenizer(folder / TOKENIZER_NAME)
     try:
-        if family == "paligemma":
-            return paligemma.PaliGemmaPreprocessor(paligemma.PaliGemmaSettings.from_json(settings), tokenizer)
-        if family == "modernvbert":
-            return modernvbert.ModernVBertPreprocessor(modernvbert.ModernVBertSettings.from_json(settings), tokenizer)
-        if family in qwen.FAMILIES:
-            return qwen.QwenPreprocessor(family, qwen.QwenSettings.from_json(settings), tokenizer)
+        return make_preprocessor(family, settings, tokenizer)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise BundleError(
             f"{path} is not right for {family} ({type(error).__name__}: {error}); export the bundle again"
         ) from error
-    raise BundleError(f"{path} is of the family {family!r}, which this budgetvdr does not know; install a newer one")
+
+
+def make_preprocessor(family: str, settings: Mapping[str, Any], tokenizer: Tokenizer) -> Preprocessor:
+    """settings: as `to_json` gives them.
+
+    Raises KeyError, TypeError or ValueError for settings that are not the family's, BundleError for a tokenizer that
+    is not, or a family that is unknown.
+    """
+    # The families import the contract above.
+    from budgetvdr.encoders.vision import modernvbert, paligemma, qwen  # noqa: PLC0415
+
+    if family == "paligemma":
+        return paligemma.PaliGemmaPreprocessor(paligemma.PaliGemmaSettings.from_json(settings), tokenizer)
+    if family == "modernvbert":
+        return modernvbert.ModernVBertPreprocessor(modernvbert.ModernVBertSettings.from_json(settings), tokenizer)
+    if family in qwen.FAMILIES:
+        return qwen.QwenPreprocessor(family, qwen.QwenSettings.from_json(settings), tokenizer)
+    raise BundleError(f"the family {family!r} is one that this budgetvdr does not know; install a newer one")
 
 
 def write_preprocessor(preprocessor: Preprocessor, folder: Path) -> None:

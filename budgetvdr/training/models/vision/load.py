@@ -50,11 +50,11 @@ def load_vision(
 ) -> VisionModel:
     """A published checkpoint with exits after the layers of `depths`, the last layer where left out.
 
-    name: a folder as Hugging Face lays them out, or the name of one on its hub: a model of transformers' own retrieval
-    classes, of colpali-engine's, or a LoRA adapter for one, which is merged; or what `save_vision` wrote. dtype: of the
-    weights. trust_remote_code: whether a model that brings its own code may run it; where it wraps a known family in a
-    known way the code is not needed. new_head: components of a random head for a model that has none, to be trained;
-    always the same one. No exit of such a model counts as trained.
+    name: a folder as Hugging Face lays them out, or the name of one on its hub (see `fetch`): a model of transformers'
+    own retrieval classes, of colpali-engine's, or a LoRA adapter for one, which is merged; or what `save_vision` wrote.
+    dtype: of the weights. trust_remote_code: whether a model that brings its own code may run it; where it wraps a
+    known family in a known way the code is not needed. new_head: components of a random head for a model that has
+    none, to be trained; always the same one. No exit of such a model counts as trained.
 
     Only the decoder layers for the deepest exit are kept. Every exit of a published checkpoint begins with its own
     final norm and head, so that only its last layer counts as trained (`trained_exits`); one trained here has all
@@ -68,42 +68,41 @@ def load_vision(
         if new_head is not None:
             raise CheckpointError(f"{folder} has heads of its own: leave out the new one")
         return _load_trained(folder, depths, dtype)
-    adapter_folder = folder if (folder / CONFIG_NAME).is_file() else None
-    if adapter_folder is not None:
-        folder = fetch(_base_of(adapter_folder))
-    config = read_json(folder / "config.json")
-    weights: Weights
-    if plain_config(config).get("model_type") in FAMILIES:
-        weights = WeightFiles.of_model(folder)
-    else:
-        config, weights = _with_own_code(config, folder, trusted=trust_remote_code)
-    config = plain_config(config)
+    folders, config, weights = _published(folder, trusted=trust_remote_code)
     kind = FAMILIES[config["model_type"]]
-    adapter = None if adapter_folder is None else Adapter(adapter_folder, kind.renames)
-    merged = Merged(weights, kind.renames, adapter)
     total = layer_count(config)
     wanted = (total,) if depths is None else depths
     if not wanted or max(wanted) > total or min(wanted) < 1:
         raise CheckpointError(f"{name} has {total} layers, asked for exits after {wanted}")
-    published = _filled(kind, with_layers(config, max(wanted)), merged, dtype, folder)
-    preprocessor, tokenizer = _preprocessor(kind, config, [path for path in (adapter_folder, folder) if path])
+    published = _filled(kind, with_layers(config, max(wanted)), weights, dtype, folders[-1])
+    preprocessor, tokenizer = _preprocessor(kind, config, folders)
     norm = published.get_submodule(kind.norm_path)
-    if new_head is None:
-        projection = _head(merged, dtype, folder)
-    elif any(f"{head}.weight" in merged for head in _HEADS):
-        raise CheckpointError(f"{folder} has a head of its own: leave out the new one")
-    else:
-        projection = _random_head(norm.get_parameter("weight").shape[0], new_head, dtype)
     model = kind(
         published,
         preprocessor,
         norm=norm,
-        projection=projection,
+        projection=_head(weights, norm.get_parameter("weight").shape[0], dtype, folders[-1], new_head),
         depths=tuple(wanted),
         trained_exits=(total,) if total in wanted and new_head is None else (),
     )
     model.tokenizer_file = tokenizer
     return model.eval()
+
+
+def _published(folder: Path, *, trusted: bool) -> tuple[Sequence[Path], dict[str, Any], Merged]:
+    """A checkpoint's folder and, behind that of an adapter, its model's; the plain config; all weights."""
+    folders = [folder]
+    if (folder / CONFIG_NAME).is_file():
+        folders.append(fetch(base_of(folder)))
+    config = read_json(folders[-1] / "config.json")
+    weights: Weights
+    if plain_config(config).get("model_type") in FAMILIES:
+        weights = WeightFiles.of_model(folders[-1])
+    else:
+        config, weights = _with_own_code(config, folders[-1], trusted=trusted)
+    config = plain_config(config)
+    renames = FAMILIES[config["model_type"]].renames
+    return folders, config, Merged(weights, renames, Adapter(folder, renames) if len(folders) > 1 else None)
 
 
 def _load_trained(folder: Path, depths: tuple[int, ...] | None, dtype: torch.dtype) -> VisionModel:
@@ -149,11 +148,15 @@ def _filled(
 
 
 def fetch(name: str | Path) -> Path:
-    """The folder itself, or that of a download. Raises CheckpointError where there is neither."""
+    """The folder itself, or that of a download of "owner/name" or "owner/name@revision".
+
+    Raises CheckpointError where there is neither.
+    """
     if Path(name).is_dir():
         return Path(name)
+    repository, _, revision = str(name).partition("@")
     try:
-        return Path(snapshot_download(str(name), allow_patterns=_WANTED_FILES))
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=_WANTED_FILES))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise CheckpointError(
             f"{name} is neither a folder nor a model that could be had from the hub ({type(error).__name__}: {error})"
@@ -207,7 +210,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
-def _base_of(adapter: Path) -> str | Path:
+def base_of(adapter: Path) -> str | Path:
+    """The model an adapter is for: a folder, or a name on the hub. Raises CheckpointError for one that is no LoRA."""
     base = str(read_adapter_config(adapter)["base_model_name_or_path"])
     beside = adapter / base
     return beside if beside.is_dir() else base
@@ -237,9 +241,12 @@ def _preprocessor(
     )
 
 
-def _head(weights: Merged, dtype: torch.dtype, folder: Path) -> nn.Linear:
+def _head(weights: Merged, hidden: int, dtype: torch.dtype, folder: Path, new: int | None) -> nn.Linear:
+    """The checkpoint's, or a new one of so many components where it has none."""
     for head in _HEADS:
         if f"{head}.weight" in weights:
+            if new is not None:
+                raise CheckpointError(f"{folder} has a head of its own: leave out the new one")
             weight = weights.read(f"{head}.weight")
             with_bias = f"{head}.bias" in weights
             linear = nn.Linear(weight.shape[1], weight.shape[0], bias=with_bias, dtype=dtype)
@@ -248,6 +255,8 @@ def _head(weights: Merged, dtype: torch.dtype, folder: Path) -> nn.Linear:
                 if with_bias:
                     linear.bias.copy_(weights.read(f"{head}.bias"))
             return linear
+    if new is not None:
+        return _random_head(hidden, new, dtype)
     raise CheckpointError(
         f"{folder} has no projection head ({' or '.join(_HEADS)}): it is not trained for late interaction; "
         "to train it, begin with a new head (new_head=128)"

@@ -63,8 +63,8 @@ class ModernVBert(VisionModel):
             scale=pixel_scale(processor),
             image=_IMAGE,
             pad=str(tokenizer.id_to_token(whole.text_config.pad_token_id)),
-            page_prompt=processor.get("visual_prompt_prefix") or _PAGE_PROMPT,
-            query_prefix=processor.get("query_prefix") or "",
+            page_prompt=processor.get("visual_prompt_prefix", _PAGE_PROMPT),
+            query_prefix=processor.get("query_prefix", ""),
             query_suffix=10 * _END,
         )
         return ModernVBertPreprocessor(settings, tokenizer)

@@ -20,7 +20,6 @@ from budgetvdr.training.models.vision.model import (
     Beginning,
     VisionModel,
     additive_mask,
-    is_native,
     pixel_scale,
     place,
     text_ids,
@@ -51,24 +50,23 @@ class PaliGemma(VisionModel):
     ) -> PaliGemmaPreprocessor:
         """Of ColPali's processor: ten padding tokens after a query, which the model was trained to think with.
 
-        transformers' checkpoints and colpali-engine's differ in what is written around them.
+        The texts are those that ColPali was trained with up to 1.3, by colpali-engine up to 0.3.3; transformers' class
+        has the same. Later engines write others.
         """
         vision = config["vision_config"]
         side = int(vision["image_size"])
         if (processor["size"]["height"], processor["size"]["width"]) != (side, side):
             raise ValueError(f"pictures of {processor['size']} for a vision tower of {side} pixels")
-        native = is_native(folder)
-        prompt = processor.get("visual_prompt_prefix") or "Describe the image."
+        prompt = processor.get("visual_prompt_prefix", "Describe the image.")
         settings = PaliGemmaSettings(
             side=side,
             patch=int(vision["patch_size"]),
             scale=pixel_scale(processor),
             image="<image>",
             pad="<pad>",
-            # colpali-engine's has two: one of its own and one of PaliGemma's processor.
-            page_prompt=f"{'<bos>' if native else '<bos><bos>'}{prompt}\n",
-            query_prefix=f"<bos>{processor.get('query_prefix', 'Question: ' if native else '')}",
-            query_suffix=10 * "<pad>" + ("\n" if native else ""),
+            page_prompt=f"<bos>{prompt}\n",
+            query_prefix=f"<bos>{processor.get('query_prefix', 'Question: ')}",
+            query_suffix=10 * "<pad>" + "\n",
         )
         return PaliGemmaPreprocessor(settings, open_tokenizer(folder / TOKENIZER_NAME))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from transformers import (
     Qwen3VLModel,
 )
 
-from budgetvdr.encoders.vision import TOKENIZER_NAME, Preprocessor
+from budgetvdr.encoders.vision import TOKENIZER_NAME
 from budgetvdr.encoders.vision.prompts import open_tokenizer, token_id
 from budgetvdr.encoders.vision.qwen import QwenPreprocessor, QwenSettings
 from budgetvdr.training.errors import CheckpointError
@@ -29,6 +28,7 @@ from budgetvdr.training.models.vision.model import (
     Beginning,
     VisionModel,
     additive_mask,
+    is_native,
     pixel_scale,
     place,
     text_ids,
@@ -42,9 +42,11 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
 }
 _SIZES = ("patch_size", "merge_size", "temporal_patch_size")
 _IMAGE, _PAD = "<|image_pad|>", "<|endoftext|>"
-# The three share the texts of colpali-engine's processors.
+# colpali-engine's texts. That before a query is the one that the published checkpoints were trained with: ColQwen2 and
+# ColQwen2.5 by versions up to 0.3.12, which wrote "Query: "; 0.3.13 dropped it, before there was a ColQwen3.
 _PAGE_PROMPT = f"<|im_start|>user\n<|vision_start|>{_IMAGE}<|vision_end|>Describe the image.<|im_end|>{_PAD}"
-_QUERY_PREFIX, _QUERY_SUFFIX = "Query: ", 10 * _PAD
+_QUERY_PREFIXES = {"qwen2_vl": "Query: ", "qwen2_5_vl": "Query: ", "qwen3_vl": ""}
+_QUERY_SUFFIX = 10 * _PAD
 
 
 class Qwen(VisionModel):
@@ -53,26 +55,6 @@ class Qwen(VisionModel):
     norm_path = "language_model.norm"
     # The first checkpoints of Qwen2-VL have the decoder beside the tower, without a name of its own.
     renames = ((r"^(embed_tokens|layers|norm)\.", r"language_model.\1."),)
-
-    def __init__(
-        self,
-        published: nn.Module,
-        preprocessor: Preprocessor,
-        *,
-        norm: nn.Module,
-        projection: nn.Linear,
-        depths: tuple[int, ...],
-        trained_exits: tuple[int, ...],
-    ) -> None:
-        super().__init__(
-            published,
-            preprocessor,
-            norm=norm,
-            projection=projection,
-            depths=depths,
-            trained_exits=trained_exits,
-        )
-        self.family = preprocessor.family
 
     @classmethod
     def empty(cls, config: Mapping[str, Any]) -> nn.Module:
@@ -111,9 +93,9 @@ class Qwen(VisionModel):
             scale=pixel_scale({"rescale_factor": 1 / 255, "resample": 3, **processor}),
             image=_IMAGE,
             pad=_PAD,
-            page_prompt=processor.get("visual_prompt_prefix") or _PAGE_PROMPT,
-            query_prefix=processor.get("query_prefix") or _QUERY_PREFIX,
-            query_suffix=_QUERY_SUFFIX + ("\n" if _is_native(folder) else ""),
+            page_prompt=processor.get("visual_prompt_prefix", _PAGE_PROMPT),
+            query_prefix=processor.get("query_prefix", _QUERY_PREFIXES[config["model_type"]]),
+            query_suffix=_QUERY_SUFFIX + ("\n" if is_native(folder) else ""),
         )
         return QwenPreprocessor(config["model_type"], settings, tokenizer)
 
@@ -160,9 +142,3 @@ def _bounds(processor: Mapping[str, Any]) -> tuple[int, int]:
     least = processor.get("min_pixels") or size.get("shortest_edge") or size.get("min_pixels") or 56 * 56
     most = processor.get("max_pixels") or size.get("longest_edge") or size.get("max_pixels") or 28 * 28 * 1280
     return int(least), int(most)
-
-
-def _is_native(folder: Path) -> bool:
-    """Whether transformers' own class wrote the checkpoint."""
-    path = folder / "config.json"
-    return path.is_file() and "vlm_config" in json.loads(path.read_text(encoding="utf-8"))

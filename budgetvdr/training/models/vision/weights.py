@@ -49,9 +49,13 @@ class WeightFiles:
         if (folder / _INDEX).is_file():
             try:
                 index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
-                files = [folder / file for file in sorted(set(index["weight_map"].values()))]
-            except (OSError, ValueError, KeyError, AttributeError) as error:
+                names = sorted(set(index["weight_map"].values()))
+                strange = [name for name in names if Path(name).name != name]
+            except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
                 raise CheckpointError(f"{folder / _INDEX} is not readable ({type(error).__name__}: {error})") from error
+            if strange:
+                raise CheckpointError(f"{folder / _INDEX}: expected files in its folder, found {strange[0]!r}")
+            files = [folder / name for name in names]
         if all(file.is_file() for file in files):
             return cls(files)
         pickled = sorted(file.name for file in folder.iterdir() if file.suffix in _PICKLED)
