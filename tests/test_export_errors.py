@@ -179,7 +179,10 @@ def test_without_the_extra_the_command_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "onnxscript" else object())
     assert command.main(["checkpoint", "--out", "bundle"]) == 2
-    assert 'onnxscript: pip install "budgetvdr[export]"' in capsys.readouterr().err
+    assert 'onnxscript: pip install "budgetvdr[export,cpu]"' in capsys.readouterr().err
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "onnxruntime" else object())
+    assert command.main(["checkpoint", "--out", "bundle"]) == 2
+    assert "onnxruntime: pip install" in capsys.readouterr().err
 
 
 def flip(path: Path) -> None:
@@ -255,12 +258,18 @@ def test_a_manifest_that_disagrees_with_the_graphs_is_refused_before_a_page_is_s
 
 
 def test_a_checkpoint_in_place_of_a_bundle_gives_the_command_that_makes_one(checkpoint: Path, tmp_path: Path) -> None:
-    for encoder in (checkpoint, str(checkpoint)):
+    for name in ("adapter", "trained@home"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    (tmp_path / "trained@home" / "elastic.json").write_text("{}")
+    for encoder in (checkpoint, str(checkpoint), tmp_path / "adapter", str(tmp_path / "trained@home")):
         with pytest.raises(BundleError) as error:
             Index.open(tmp_path / "index.bvdr", encoder=encoder)
-        assert f"python -m budgetvdr.export {checkpoint} --depths 1,2 --dtype float16 --out checkpoint-bundle" in str(
-            error.value
-        )
+        command_line = f"python -m budgetvdr.export {encoder} --dtype int8 --out {Path(encoder).name}-bundle"
+        assert command_line in str(error.value)
+    (tmp_path / "adapter" / "elastic.json").write_text('{"family": "reader"}')
+    with pytest.raises(BundleError, match=r"python export/convert_reader\.py --weights"):
+        open_encoder(tmp_path / "adapter")
     assert not (tmp_path / "index.bvdr").exists()
 
 

@@ -38,7 +38,7 @@ Repositories = dict[str, dict[str, bytes]]
 def answer(repositories: Repositories, path: str) -> tuple[bytes, str]:
     """What the hub sends for a path, and its tag; KeyError for what it does not have."""
     for name, files in repositories.items():
-        if path.startswith(f"/api/models/{name}"):
+        if f"{path}/".startswith(f"/api/models/{name}/"):
             listed = [
                 {"type": "file", "path": file, "rfilename": file, "size": len(data), "oid": "0" * 40}
                 for file, data in files.items()
@@ -108,8 +108,19 @@ def hub() -> Iterator[HubServer]:
     bundle = {path.name: path.read_bytes() for path in bundled_folder().iterdir() if path.is_file()}
     config = json.dumps({"model_type": "colqwen2", "vlm_config": {"text_config": {"num_hidden_layers": 28}}}).encode()
     checkpoint = {"config.json": config, "model.safetensors": b"large", "adapter.bin": b"pickle"}
+    # As vidore/colqwen2-v1.0 and others are published.
+    base = {"peft_type": "LORA", "base_model_name_or_path": "vidore/colqwen2-base", "lora_alpha": 32}
+    adapter = {"adapter_config.json": json.dumps(base).encode(), "adapter_model.safetensors": b"large"}
+    trained = {"elastic.json": b'{"family": "qwen2_vl"}', "heads.safetensors": b"large"}
+    others = {"other.pkl": b"pickle", "other.pt": b"pickle", "weights.bin.old": b"old"}
     made = HubServer(
-        {"someone/reader-bundle": bundle, "someone/colqwen": checkpoint, "someone/cats": {"cat.png": b"cat"}}
+        {
+            "someone/reader-bundle": bundle | others,
+            "someone/colqwen": checkpoint,
+            "someone/colqwen2-v1.0": adapter,
+            "someone/trained": trained,
+            "someone/cats": {"cat.png": b"cat"},
+        }
     )
     yield made
     made.shutdown()
@@ -120,15 +131,21 @@ def test_a_bundle_opens_by_name_and_then_without_a_connection(hub: HubServer, tm
     manifest = load_manifest(bundled_folder())
     expected = manifest.fingerprint
     assert hub.open("someone/reader-bundle", tmp_path).startswith(expected)
+    fetched = {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path}
+    assert fetched == {*manifest.files, "manifest.json"}
     hub.asked.clear()
     assert hub.open("someone/reader-bundle", tmp_path, reachable=False).startswith(expected)
     assert hub.asked == []
 
 
-def test_a_checkpoint_gives_the_command_and_its_weights_are_not_downloaded(hub: HubServer, tmp_path: Path) -> None:
-    said = hub.open("someone/colqwen", tmp_path)
-    assert said.startswith("BundleError: someone/colqwen is a checkpoint")
-    assert "python -m budgetvdr.export someone/colqwen --depths 7,14,28 --dtype float16 --out colqwen-bundle" in said
+@pytest.mark.parametrize("name", ["colqwen", "colqwen2-v1.0", "trained", "colqwen@main"])
+def test_a_checkpoint_gives_the_command_and_its_weights_are_not_downloaded(
+    hub: HubServer, tmp_path: Path, name: str
+) -> None:
+    said = hub.open(f"someone/{name}", tmp_path)
+    assert said.startswith(f"BundleError: someone/{name} is a checkpoint")
+    plain = name.partition("@")[0]
+    assert f"python -m budgetvdr.export someone/{name} --dtype int8 --out {plain}-bundle" in said
     assert not any("safetensors" in path for path in hub.asked)
 
 

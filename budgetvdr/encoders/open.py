@@ -9,7 +9,7 @@ from pathlib import Path
 
 from budgetvdr.bundle import MANIFEST_NAME, READER, load_manifest, verify_files
 from budgetvdr.encoders import CalibratedEncoder
-from budgetvdr.encoders.hub import is_hub_name, snapshot
+from budgetvdr.encoders.hub import CHECKPOINT_NAMES, TRAINED_NAME, is_hub_name, snapshot
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.reader import ReaderEncoder
 from budgetvdr.encoders.vision.encoder import VisionEncoder
@@ -63,28 +63,26 @@ def _folder(bundle: str | Path) -> Path:
     named = isinstance(bundle, str) and not folder.exists() and is_hub_name(bundle)
     if named:
         folder = snapshot(str(bundle))
-    if not (folder / MANIFEST_NAME).is_file() and (folder / "config.json").is_file():
-        raise BundleError(_export_first(str(bundle), folder))
+    if not (folder / MANIFEST_NAME).is_file() and any((folder / name).is_file() for name in CHECKPOINT_NAMES):
+        name = Path(str(bundle).partition("@")[0] if named else bundle).name
+        raise BundleError(_export_first(str(bundle), name, folder))
     return folder
 
 
-def _export_first(bundle: str, folder: Path) -> str:
-    depths = _depths(folder / "config.json")
-    exits = f" --depths {','.join(map(str, depths))}" if depths else ""
-    out = Path(bundle.partition("@")[0]).name
+def _export_first(bundle: str, name: str, folder: Path) -> str:
+    command = f"python -m budgetvdr.export {bundle} --dtype int8 --out {name}-bundle"
+    if _trained_family(folder) == READER:
+        command = f"python export/convert_reader.py --weights {bundle} --out {name}-bundle"
     return (
         f"{bundle} is a checkpoint, not an encoder bundle: it has no {MANIFEST_NAME}. Export it once, where "
-        f'"budgetvdr[export]" is installed, and open the folder that makes:\n'
-        f"    python -m budgetvdr.export {bundle}{exits} --dtype float16 --out {out}-bundle"
+        f'"budgetvdr[export,cpu]" is installed, and open the folder that makes (int8 for a CPU, float16 for a GPU):\n'
+        f"    {command}"
     )
 
 
-def _depths(config: Path) -> tuple[int, ...]:
-    """Of a checkpoint; none where its config does not tell."""
+def _trained_family(checkpoint: Path) -> object:
+    """Of a checkpoint that was trained here; None for others."""
     try:
-        raw = json.loads(config.read_text(encoding="utf-8"))
-        raw = raw.get("vlm_config") or raw
-        layers = int((raw.get("text_config") or raw)["num_hidden_layers"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ()
-    return usual_depths(layers)
+        return json.loads((checkpoint / TRAINED_NAME).read_text(encoding="utf-8"))["family"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
