@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from training_tools import OBJECTIVE, tiny_reader, write_source
 
-from budgetvdr.bundle import load_manifest, verify_files
+from budgetvdr.bundle import Manifest, Preset, load_manifest, verify_files
 from budgetvdr.encoders.reader import ReaderEncoder
 from budgetvdr.pages import EncodedPage, Page, Vectors, Words
 from budgetvdr.training.checkpoint import load_checkpoint, save_checkpoint
@@ -139,6 +140,50 @@ def test_exits_and_widths_can_be_chosen(checkpoint: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "none").exists()
 
 
+def test_a_bundle_is_replaced_whole(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = convert(checkpoint, tmp_path / "bundle")
+    made = {path.name for path in bundle.iterdir()}
+    for name in ("LICENSE", "README.md", "calibration.json", "query_9.onnx"):
+        (bundle / name).write_text(name)
+    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
+
+    def fail(manifest: object) -> str:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr(Manifest, "to_json", fail)
+        convert(checkpoint, bundle, "--max-tokens", "64")
+    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    convert(checkpoint, bundle, "--max-tokens", "64")
+    assert load_manifest(bundle).max_tokens == 64
+    # What people wrote stays; what the old graphs had, and its calibration, goes.
+    assert {path.name for path in bundle.iterdir()} == made | {"LICENSE", "README.md"}
+    assert (bundle / "LICENSE").read_text() == "LICENSE"
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    # Stopped between the two renames, the old one is taken up again.
+    bundle.rename(tmp_path / "bundle.old")
+    convert(checkpoint, bundle)
+    assert (bundle / "README.md").is_file()
+    (bundle / "notes.txt").write_text("mine")
+    with pytest.raises(SystemExit, match=r"holds notes\.txt"):
+        convert(checkpoint, bundle)
+    assert (bundle / "notes.txt").is_file()
+
+
+def test_named_points_are_those_chosen_where_they_were_trained() -> None:
+    recipe, nothing = tiny_bert.converter(), np.zeros((1, 1), np.float32)
+    head = recipe.elastic_promise.__globals__["Head"](nothing, nothing)
+    whole = recipe.Promise(
+        name="", depths=(2, 4, 6), dims=(32, 64, 128), trained_exits=(2, 4, 6), heads=dict.fromkeys((2, 4, 6), head)
+    )
+    assert whole.presets == {"full": Preset(6, 128), "balanced": Preset(4, 64), "fast": Preset(2, 64)}
+    last_alone = replace(whole, trained_exits=(6,))
+    assert last_alone.presets == {"full": Preset(6, 128), "balanced": Preset(6, 64), "fast": Preset(6, 32)}
+    narrow = replace(whole, dims=(16, 32))
+    assert {name: point.dim for name, point in narrow.presets.items()} == {"full": 32, "balanced": 32, "fast": 16}
+
+
 def test_longer_windows_can_be_asked_for(checkpoint: Path, tmp_path: Path) -> None:
     short, long = convert(checkpoint, tmp_path / "short"), convert(checkpoint, tmp_path / "long", "--max-tokens", "64")
     assert load_manifest(long).max_tokens == 64
@@ -176,6 +221,17 @@ def test_a_checkpoint_that_is_not_what_it_says_is_refused(checkpoint: Path, tmp_
         convert(headless, tmp_path / "out")
     with pytest.raises(SystemExit, match="8 components wide"):
         convert(edited(dims=[4, 8]), tmp_path / "out")
+    unreadable = edited()
+    (unreadable / manifest.name).write_text("{")
+    with pytest.raises(SystemExit, match="not a readable manifest"):
+        convert(unreadable, tmp_path / "out")
+    for missing in ("depths", "query_depths", "unit_queries", "files"):
+        (unreadable / manifest.name).write_text(json.dumps({key: raw[key] for key in raw if key != missing}))
+        with pytest.raises(SystemExit, match=f"not a readable manifest .*{missing}"):
+            convert(unreadable, tmp_path / "out")
+    # What a bundle cannot promise is found out before it takes the place of another.
+    with pytest.raises(SystemExit, match="query_depths of page depth 3"):
+        convert(edited(query_depths={"1": [1], "3": [1]}), tmp_path / "out")
     if raw["unit_queries"]:
         with pytest.raises(SystemExit, match=r"1\.weight\.weight"):
             convert(edited(unit_queries=False), tmp_path / "out")

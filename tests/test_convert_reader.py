@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 import tiny_bert
+from safetensors.numpy import load_file, save_file
 
 from budgetvdr.bundle import load_manifest, verify_files
 from budgetvdr.compress.propagation import in_degree, layer_support
@@ -157,6 +159,30 @@ def test_the_manifest_describes_what_was_written(small: Path) -> None:
 def test_converting_twice_gives_the_same_bytes(source: Path, small: Path, tmp_path: Path) -> None:
     again = tiny_bert.write_bundle(tmp_path, source, precision="int8")
     assert load_manifest(again).fingerprint == load_manifest(small).fingerprint
+
+
+def test_a_word_of_zeros_stays_zero(source: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "zeros"
+    shutil.copytree(source, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["embeddings.word_embeddings.weight"][3] = 0
+    save_file(tensors, folder / "model.safetensors")
+    bundle = tiny_bert.write_bundle(tmp_path / "bundle", folder)
+    ids = np.array([2, 3, 7, 3])
+    (state,) = Sessions(bundle).run("depth_3.onnx", {"ids": ids[None]}, ["exit_3"])
+    expected = tiny_bert.forward(folder, ids)[2]
+    lengths = np.linalg.norm(state[0], axis=1) * np.linalg.norm(expected, axis=1)
+    assert ((state[0] * expected).sum(1) / lengths).min() > 0.98
+
+
+@pytest.mark.parametrize("config", ["{", "[]", '{"model_type": "bert"}'])
+def test_a_config_that_cannot_be_read_is_refused(source: Path, tmp_path: Path, config: str) -> None:
+    folder = tmp_path / "other"
+    shutil.copytree(source, folder)
+    (folder / "config.json").write_text(config)
+    with pytest.raises(SystemExit, match="not the config of a BERT"):
+        tiny_bert.write_bundle(tmp_path / "bundle", folder)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_other_weights_are_refused(source: Path, tmp_path: Path) -> None:

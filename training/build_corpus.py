@@ -158,7 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--words", type=int, default=120, help="longest page; 120 words are 150 to 190 tokens")
+    parser.add_argument("--words", type=int, default=160, help="longest page; most of 160 words have 200 to 340 tokens")
     names = [*(source.name for source in SOURCES), "made-up"]
     parser.add_argument("--only", nargs="*", choices=names, help="fewer sources")
     options = parser.parse_args(arguments)

