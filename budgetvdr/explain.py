@@ -16,6 +16,7 @@ from budgetvdr.store import FoldMap
 
 Region = tuple[float, float, float, float]
 
+_WHOLE: Region = (0.0, 0.0, 1.0, 1.0)
 _GREY = (200, 200, 200)
 # Hues this far apart do not come near each other again for long.
 _GOLDEN = 0.618034
@@ -25,9 +26,10 @@ _GOLDEN = 0.618034
 class TokenMatch:
     """One query token and its answer.
 
-    token: as the tokenizer cut it. score: its similarity, the token's share of the page's score before averaging.
-    regions: each (x0, y0, x1, y1) in fractions of the upright page picture: what the answering vector stands for, in
-    reading order; one region unless the index is compressed. vector: row of the page's vector set.
+    token: as the tokenizer cut it; empty for one that the encoder puts around a query. score: its similarity, the
+    token's share of the page's score before averaging. regions: each (x0, y0, x1, y1) in fractions of the upright page
+    picture: what the answering vector stands for, in reading order; one region unless the index is compressed.
+    vector: row of the page's vector set.
     """
 
     token: str
@@ -62,17 +64,22 @@ class Explanation:
     def overlay(self, picture: Image.Image) -> Image.Image:
         """A copy of the page's picture, answering regions marked as by a highlighter, the stronger the darker.
 
-        In a compressed index all regions of an answering vector are marked alike.
+        In a compressed index all regions of an answering vector are marked alike. Tokens of the page that stand for all
+        of it, as those of a prompt, are marked only where it has no others; tokens that the encoder puts around a query
+        mark nothing.
         """
         marker = Image.new("RGB", picture.size, "white")
         frames = ImageDraw.Draw(marker)
         # A region that answers several tokens is drawn once, at its best score, and the best regions on top. What
-        # answers a comma tells nobody anything.
+        # answers a comma tells nobody anything, nor do tokens that stand for all of the page.
+        some = not _whole(self.regions).all()
         best: dict[Region, float] = {}
         for match in self.matches:
             if not any(letter.isalnum() for letter in match.token):
                 continue
             for region in match.regions:
+                if some and region == _WHOLE:
+                    continue
                 best[region] = max(match.score, best.get(region, -1.0))
         for region, score in sorted(best.items(), key=lambda item: item[1]):
             strength = 0.25 + 0.75 * min(max(score, 0.0), 1.0) ** 2
@@ -84,12 +91,16 @@ class Explanation:
         """A copy of the page's picture that shows what became of each token.
 
         Regions that went into one vector have one colour, neighbouring vectors different ones; what compression dropped
-        is grey. Without compression every region has its own colour.
+        is grey. Without compression every region has its own colour. Tokens that stand for the whole page, as those of
+        a prompt, are left out where there are others.
         """
         marker = Image.new("RGB", picture.size, "white")
         frames = ImageDraw.Draw(marker)
+        whole = _whole(self.regions)
         # Dropped ones first, so that they hide nothing where regions overlap.
         for token in np.argsort(self.folds >= 0, kind="stable"):
+            if whole[token] and not whole.all():
+                continue
             fill = _GREY if self.folds[token] < 0 else _colour(int(self.folds[token]))
             frames.rectangle(_padded(_region(self.regions[token]), picture.size), fill=fill)
         return ImageChops.multiply(picture.convert("RGB"), marker)
@@ -116,6 +127,12 @@ def _matches(
         TokenMatch(token, float(score), of_row[int(row)], int(row))
         for token, row, score in zip(tokens, rows, scores, strict=True)
     )
+
+
+def _whole(regions: Boxes) -> npt.NDArray[np.bool_]:
+    """(n,): which regions are all of the page."""
+    whole: npt.NDArray[np.bool_] = (regions == np.array(_WHOLE, np.float32)).all(axis=1)
+    return whole
 
 
 def _region(box: npt.NDArray[np.float32]) -> Region:

@@ -61,6 +61,28 @@ def test_overlay_marks_every_region_of_an_answering_vector() -> None:
     assert white.getpixel((10, 50)) == (255, 255, 255), "the picture given is left alone"
 
 
+def test_what_stands_for_all_of_a_page_or_around_a_query_marks_nothing() -> None:
+    # Two tokens of a prompt around the picture's four; what the encoder writes before the query has no text.
+    whole = np.array([[0, 0, 1, 1]], np.float32)
+    regions = np.concatenate([whole, REGIONS, whole])
+    rows = np.stack([-EAST, NORTH, -EAST, -NORTH, -NORTH, EAST])
+    found = explain(EncodedQuery(QUERY.vectors[[1, 0, 0]], ("north", "east", "")), rows, regions)
+    assert [match.vector for match in found.matches] == [1, 5, 5]
+    assert found.matches[1].region == (0, 0, 1, 1)
+    white = Image.new("RGB", (400, 100), "white")
+    marked = found.overlay(white)
+    assert [at(marked, token) == (255, 255, 255) for token in range(4)] == [False, True, True, True]
+    shown = found.kept(white)
+    assert shown.getpixel((200, 5)) == (255, 255, 255)
+    assert len({at(shown, token) for token in range(4)}) == 4
+    # Around the query: what answers best there is a part of the page.
+    around = explain(EncodedQuery(QUERY.vectors[:1], ("",)), np.stack([EAST, -EAST, -EAST, -EAST]), REGIONS)
+    assert around.overlay(white).tobytes() == white.tobytes()
+    # A page that has nothing smaller is marked as a whole.
+    all_of_it = explain(QUERY, np.stack([EAST, NORTH]), np.concatenate([whole, whole]))
+    assert all_of_it.overlay(white).getpixel((200, 50)) != (255, 255, 255)
+
+
 def test_kept_shows_what_became_of_each_token() -> None:
     found = explain(QUERY, np.stack([NORTH, EAST]), REGIONS, np.array([1, 0, -1, 1], np.int32))
     shown = found.kept(Image.new("RGB", (400, 100), "white"))

@@ -124,7 +124,9 @@ def test_regions_follow_the_tiles(model: VisionModel) -> None:
     assert (batch.regions[0][~image] == [0, 0, 1, 1]).all()
 
 
-def test_pieces_are_the_written_query_with_its_marks(model: VisionModel) -> None:
+def test_pieces_are_those_of_the_query_and_nothing_of_what_is_around_it(model: VisionModel) -> None:
     pieces = model.preprocessor.pieces("the plan")
-    assert "".join(pieces) == f"[CLS]the plan{10 * '<end_of_utterance>'}[SEP]"
+    assert "".join(pieces) == "the plan"
+    # [CLS] before it, ten marks of an end and [SEP] behind.
+    assert pieces[0] == "" and pieces[-11:] == ("",) * 11
     assert len(pieces) == model.preprocessor.queries(["the plan"]).counts.sum()

@@ -87,8 +87,20 @@ def test_regions_are_the_patches_then_the_whole_page(model: VisionModel) -> None
     assert (batch.regions[0][~image] == [0, 0, 1, 1]).all()
 
 
-def test_pieces_are_the_written_query(model: VisionModel) -> None:
+def test_pieces_are_those_of_the_query_and_nothing_of_what_is_around_it(model: VisionModel) -> None:
     for text in [*QUERIES, "né à Köln 你好"]:
         assert len(model.preprocessor.pieces(text)) == model.preprocessor.queries([text]).counts.sum()
-    assert "".join(model.preprocessor.pieces("the plan")) == f"<bos>Question: the plan{10 * '<pad>'}\n"
-    assert "the" in model.preprocessor.pieces("the plan") or " the" in model.preprocessor.pieces("the plan")
+    pieces = model.preprocessor.pieces("the plan")
+    assert "".join(pieces) == "the plan"
+    # <bos>Question: before it, ten <pad> and a line break behind.
+    assert pieces[0] == "" and pieces[-11:] == ("",) * 11
+    assert "the" in pieces
+
+
+def test_a_special_token_in_a_query_is_text(model: VisionModel) -> None:
+    """The picture's token has no embedding in some vocabularies."""
+    text = "what is <image> and <pad>?"
+    ids = model.preprocessor.queries([text]).arrays["input_ids"][0]
+    assert (ids == 4).sum() == 0
+    assert (ids == 0).sum() == 10
+    assert "".join(model.preprocessor.pieces(text)) == "what is < image> and < pad>?"

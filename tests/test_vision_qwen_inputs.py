@@ -210,13 +210,15 @@ def test_queries_have_their_prefix_and_room_to_think(preprocessor: QwenPreproces
         pieces = preprocessor.pieces(text)
         kept = batch.counts[row]
         assert len(pieces) == kept.sum()
-        assert pieces[-1] == "<|endoftext|>"
+        assert pieces[-1] == pieces[0] == ""
         expected = tokenizer.encode(whole.replace("\udc80", "?")).ids
         assert batch.arrays["input_ids"][row, kept].tolist() == expected
         assert (batch.arrays["position_ids"][:, row, kept] == np.arange(kept.sum())).all()
     assert set(batch.arrays) == {"input_ids", "attention_mask", "position_ids"}
     assert batch.regions == []
-    assert " the" in preprocessor.pieces("the end")
+    assert "the" in preprocessor.pieces("the end")
+    assert "".join(preprocessor.pieces("<|image_pad|>")) == "< |image_pad|>"
+    assert not (preprocessor.queries(["<|image_pad|>"]).arrays["input_ids"] == IMAGE).any()
 
 
 def test_tables_come_where_the_family_has_them(tokenizer: Tokenizer) -> None:

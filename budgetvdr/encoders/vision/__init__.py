@@ -61,7 +61,7 @@ class Preprocessor(Protocol):
         """Pixels of a picture as the model sees it: what batches are measured in."""
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """The tokens of a query as text, one for each vector kept."""
+        """For each vector kept of a query the part of the text that it stands for; empty for what is put around it."""
 
     def to_json(self) -> dict[str, Any]:
         """The settings, without the tokenizer, as `open_preprocessor` reads them."""

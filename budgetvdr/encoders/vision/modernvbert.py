@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from budgetvdr.encoders.vision import VisionBatch
 from budgetvdr.encoders.vision.pictures import PixelScale, grid_boxes, normalise, resize, whole_page
-from budgetvdr.encoders.vision.prompts import encode, pad, token_id, visual_slots, written_pieces
+from budgetvdr.encoders.vision.prompts import QueryTexts, encode, pad, token_id, visual_slots
 from budgetvdr.pages import Boxes
 
 # The processors never make a picture larger than this, whatever their settings ask for.
@@ -68,6 +68,7 @@ class ModernVBertPreprocessor:
         self.settings = settings
         self._tokenizer = tokenizer
         self._image, self._pad = token_id(tokenizer, settings.image), token_id(tokenizer, settings.pad)
+        self._texts = QueryTexts(tokenizer, settings.query_prefix, settings.query_suffix, special=True)
 
     def pages(self, images: Sequence[Image.Image]) -> VisionBatch:
         """pixel_values (T, 3, tile, tile): the tiles of all pages, one page after the other."""
@@ -94,8 +95,7 @@ class ModernVBertPreprocessor:
 
     def queries(self, texts: Sequence[str]) -> VisionBatch:
         """All tokens are kept, those of prefix and suffix and the tokenizer's marks too."""
-        rows = [encode(self._tokenizer, self._written(text), special=True) for text in texts]
-        ids, mask = pad(rows, self._pad)
+        ids, mask = pad([self._texts.ids(text) for text in texts], self._pad)
         return VisionBatch({"input_ids": ids, "attention_mask": mask}, mask.astype(np.bool_), [])
 
     def pixels(self, image: Image.Image) -> int:
@@ -105,8 +105,8 @@ class ModernVBertPreprocessor:
         return (rows * columns + 1) * self.settings.tile**2
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """Of the query as written with prefix and suffix."""
-        return written_pieces(self._tokenizer, self._written(text), special=True)
+        """The parts of the text; empty for tokens of prefix and suffix."""
+        return self._texts.pieces(text)
 
     def to_json(self) -> dict[str, Any]:
         """The settings."""
@@ -160,9 +160,6 @@ class ModernVBertPreprocessor:
         before = "".join(lines) + "\n" if lines else ""
         picture = f"{before}{_AROUND}{_WHOLE}{seen}{_AROUND}"
         return self.settings.page_prompt.replace(self.settings.image, picture)
-
-    def _written(self, text: str) -> str:
-        return f"{self.settings.query_prefix}{text}{self.settings.query_suffix}"
 
 
 def _fit(width: int, height: int, longest: int) -> tuple[int, int]:

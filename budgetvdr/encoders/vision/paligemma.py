@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from budgetvdr.encoders.vision import VisionBatch
 from budgetvdr.encoders.vision.pictures import PixelScale, grid_boxes, normalise, resize, whole_page
-from budgetvdr.encoders.vision.prompts import encode, pad, token_id, visual_slots, written_pieces
+from budgetvdr.encoders.vision.prompts import QueryTexts, encode, pad, token_id, visual_slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class PaliGemmaPreprocessor:
         self.settings = settings
         self._tokenizer = tokenizer
         self._image, self._pad = token_id(tokenizer, settings.image), token_id(tokenizer, settings.pad)
+        self._texts = QueryTexts(tokenizer, settings.query_prefix, settings.query_suffix)
         self._prompt = encode(tokenizer, settings.page_prompt)
 
     def pages(self, images: Sequence[Image.Image]) -> VisionBatch:
@@ -77,7 +78,7 @@ class PaliGemmaPreprocessor:
 
     def queries(self, texts: Sequence[str]) -> VisionBatch:
         """All tokens are kept, those of prefix and suffix too."""
-        ids, mask = pad([encode(self._tokenizer, self._written(text)) for text in texts], self._pad)
+        ids, mask = pad([self._texts.ids(text) for text in texts], self._pad)
         return VisionBatch({"input_ids": ids, "attention_mask": mask}, mask.astype(np.bool_), [])
 
     def pixels(self, image: Image.Image) -> int:
@@ -85,12 +86,9 @@ class PaliGemmaPreprocessor:
         return self.settings.side**2
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """Of the query as written with prefix and suffix."""
-        return written_pieces(self._tokenizer, self._written(text))
+        """The parts of the text; empty for tokens of prefix and suffix."""
+        return self._texts.pieces(text)
 
     def to_json(self) -> dict[str, Any]:
         """The settings."""
         return asdict(self.settings)
-
-    def _written(self, text: str) -> str:
-        return f"{self.settings.query_prefix}{text}{self.settings.query_suffix}"

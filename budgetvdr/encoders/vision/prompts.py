@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,13 +43,34 @@ def encode(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[in
     return ids
 
 
-def written_pieces(tokenizer: Tokenizer, text: str, *, special: bool = False) -> tuple[str, ...]:
-    """The part of the text that each of its tokens stands for; a mark stands for itself."""
-    text = _clean(text)
-    encoding = tokenizer.encode(text, add_special_tokens=special)
-    return tuple(
-        text[start:end] or token for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True)
-    )
+class QueryTexts:
+    """Queries with what a family puts around them.
+
+    prefix, suffix: special tokens are written out in them; those that somebody writes in a query are text.
+    special: the tokenizer adds its marks as well.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prefix: str, suffix: str, *, special: bool = False) -> None:
+        self._tokenizer, self._prefix, self._suffix, self._special = tokenizer, prefix, suffix, special
+        marks = (token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special)
+        longest_first = sorted((mark for mark in marks if len(mark) > 1), key=len, reverse=True)
+        self._marks = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    def ids(self, text: str) -> list[int]:
+        """Of the query as written."""
+        return encode(self._tokenizer, f"{self._prefix}{self._plain(text)}{self._suffix}", special=self._special)
+
+    def pieces(self, text: str) -> tuple[str, ...]:
+        """For each token the part of the text that it stands for; nothing for what is put around it."""
+        plain = self._plain(text)
+        whole = f"{self._prefix}{plain}{self._suffix}"
+        first, last = len(self._prefix), len(self._prefix) + len(plain)
+        encoding = self._tokenizer.encode(whole, add_special_tokens=self._special)
+        return tuple(whole[max(start, first) : min(end, last)] for start, end in encoding.offsets)
+
+    def _plain(self, text: str) -> str:
+        # A space takes a mark's meaning from it and leaves what a reader sees.
+        return self._marks.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", _clean(text))
 
 
 def pad(rows: Sequence[Sequence[int]], fill: int) -> tuple[Ids, Ids]:

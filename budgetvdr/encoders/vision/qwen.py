@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from budgetvdr.encoders.vision import VisionBatch
 from budgetvdr.encoders.vision.pictures import PixelScale, grid_boxes, normalise, resize, whole_page
-from budgetvdr.encoders.vision.prompts import encode, pad, token_id, visual_slots, written_pieces
+from budgetvdr.encoders.vision.prompts import QueryTexts, encode, pad, token_id, visual_slots
 from budgetvdr.encoders.vision.qwen_patches import Grid, cut_patches, fitted_size
 from budgetvdr.encoders.vision.qwen_positions import (
     Whole,
@@ -98,6 +98,7 @@ class QwenPreprocessor:
         self.settings = settings
         self._tokenizer = tokenizer
         self._image, self._pad = token_id(tokenizer, settings.image), token_id(tokenizer, settings.pad)
+        self._texts = QueryTexts(tokenizer, settings.query_prefix, settings.query_suffix)
         prompt = encode(tokenizer, settings.page_prompt)
         if prompt.count(self._image) != 1:
             raise BundleError(
@@ -137,7 +138,7 @@ class QwenPreprocessor:
 
     def queries(self, texts: Sequence[str]) -> VisionBatch:
         """input_ids, attention_mask and position_ids; all tokens are kept, those of prefix and suffix too."""
-        rows = [encode(self._tokenizer, self._written(text)) for text in texts]
+        rows = [self._texts.ids(text) for text in texts]
         ids, mask = pad(rows, self._pad)
         positions = _stack_positions([text_positions(len(row)) for row in rows], ids.shape[1])
         arrays = {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
@@ -149,8 +150,8 @@ class QwenPreprocessor:
         return width * height
 
     def pieces(self, text: str) -> tuple[str, ...]:
-        """Of the query as written with prefix and suffix."""
-        return written_pieces(self._tokenizer, self._written(text))
+        """The parts of the text; empty for tokens of prefix and suffix."""
+        return self._texts.pieces(text)
 
     def to_json(self) -> dict[str, Any]:
         """The settings."""
@@ -178,9 +179,6 @@ class QwenPreprocessor:
     def _regions(self, tokens: Grid) -> npt.NDArray[np.float32]:
         before, after = len(self._before), len(self._after)
         return np.concatenate([whole_page(before), grid_boxes(*tokens), whole_page(after)])
-
-    def _written(self, text: str) -> str:
-        return f"{self.settings.query_prefix}{text}{self.settings.query_suffix}"
 
 
 def _grid(size: Sequence[int], part: int) -> Grid:
