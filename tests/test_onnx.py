@@ -6,6 +6,7 @@ import builtins
 import os
 import shutil
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,25 @@ def test_threads_share_a_session(bundle: Path) -> None:
     assert all(np.array_equal(result, results[0]) for result in results)
 
 
+def test_a_graph_that_loads_keeps_no_other_waiting(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(bundle)
+    began, may_end, load = threading.Event(), threading.Event(), sessions._load
+
+    def slow(path: Path) -> Any:
+        if path.name == "depth_3.onnx":
+            began.set()
+            assert may_end.wait(60)
+        return load(path)
+
+    monkeypatch.setattr(sessions, "_load", slow)
+    with ThreadPoolExecutor(2) as pool:
+        deep = [pool.submit(sessions.open, "depth_3.onnx") for _ in range(2)]
+        assert began.wait(60)
+        sessions.open("depth_1.onnx")
+        may_end.set()
+        assert deep[0].result() is deep[1].result()
+
+
 @pytest.mark.parametrize("damage", ["weights cut", "weights missing", "graph cut", "graph is something else"])
 def test_damage_is_a_bundle_error_that_names_the_graph(bundle: Path, tmp_path: Path, damage: str) -> None:
     folder = copy_of(bundle, tmp_path)
@@ -93,8 +113,12 @@ def test_values_that_are_not_finite_are_an_encoding_error(tmp_path: Path) -> Non
     save_file(tensors, source / "model.safetensors")
     sessions = Sessions(tiny_bert.write_bundle(tmp_path / "bundle", source))
     sessions.run("depth_3.onnx", {"ids": IDS}, ["exit_1"])
-    with pytest.raises(EncodingError, match="exit_2"):
+    with pytest.raises(EncodingError, match="exit_2") as error:
         sessions.run("depth_3.onnx", {"ids": IDS}, ["exit_1", "exit_2"])
+    assert "wider --dtype" in str(error.value) and "try providers" not in str(error.value)
+    sessions._providers = ("CUDAExecutionProvider", CPU)
+    with pytest.raises(EncodingError, match=r"try providers=\('CPUExecutionProvider',\), or export"):
+        sessions.run("depth_3.onnx", {"ids": IDS}, ["exit_2"])
 
 
 def test_providers_are_those_asked_for(bundle: Path) -> None:
@@ -123,6 +147,17 @@ def test_a_provider_that_is_claimed_but_not_used_is_refused(bundle: Path, monkey
     sessions = Sessions(bundle, providers=("CUDAExecutionProvider", CPU))
     with pytest.raises(ProviderError, match="CUDAExecutionProvider"):
         sessions.open("depth_1.onnx")
+
+
+def test_a_provider_that_cannot_run_all_is_told_to_have_the_cpu_beside_it(bundle: Path) -> None:
+    import onnxruntime
+
+    others = [name for name in onnxruntime.get_available_providers() if name == "AzureExecutionProvider"]
+    if not others:
+        pytest.skip("this build of onnxruntime has no provider that lacks operators")
+    with pytest.raises(BundleError, match=f"add {CPU} behind them"):
+        Sessions(bundle, providers=others).open("depth_1.onnx")
+    Sessions(bundle, providers=(*others, CPU)).open("depth_1.onnx")
 
 
 def test_without_onnxruntime_the_error_says_what_to_install(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

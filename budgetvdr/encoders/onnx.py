@@ -37,6 +37,7 @@ class Sessions:
         self._ort = _onnxruntime()
         self._opened: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
         _check_providers(self._providers, self._ort.get_available_providers())
 
     @property
@@ -59,9 +60,10 @@ class Sessions:
             raise BundleError(f"{self._folder / graph} failed to run: {error}") from error
         for name, result in zip(outputs, results, strict=True):
             if not np.isfinite(result).all():
+                elsewhere = "" if self._providers == (CPU,) else f"try providers=({CPU!r},), or "
                 raise EncodingError(
-                    f"{self._folder / graph}: output {name} has values that are not finite (on {self._providers}); "
-                    f"expected numbers only. Try providers=({CPU!r},)"
+                    f"{self._folder / graph}: output {name} has values that are not finite on "
+                    f"{', '.join(self._providers)}; expected numbers only: {elsewhere}export it with a wider --dtype"
                 )
         return results
 
@@ -77,6 +79,9 @@ class Sessions:
     def open(self, graph: str) -> Any:
         """The onnxruntime session of a graph, made at the first call. Raises as `run` does."""
         with self._lock:
+            lock = self._locks.setdefault(graph, threading.Lock())
+        # A large graph takes seconds, which others need not wait for.
+        with lock:
             if graph not in self._opened:
                 self._opened[graph] = self._load(self._folder / graph)
             return self._opened[graph]
@@ -97,9 +102,11 @@ class Sessions:
             # With the fallback, a provider that fails is replaced by another one without an error.
             session = self._ort.InferenceSession(path, options, providers=list(self._providers), enable_fallback=0)
         except _failures() as error:
+            alone = CPU not in self._providers
             raise BundleError(
                 f"{path} cannot be loaded on {', '.join(self._providers)}: {error}; "
-                "if it or the weights beside it are damaged, install or export the bundle again"
+                + (f"add {CPU} behind them for what they cannot run; " if alone else "")
+                + "if it or the weights beside it are damaged, install or export the bundle again"
             ) from error
         # A build for GPUs claims its provider on any machine, and runs without it where the driver is missing.
         _check_providers(self._providers, session.get_providers())

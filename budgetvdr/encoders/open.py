@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from budgetvdr.bundle import MANIFEST_NAME, READER, load_manifest, verify_files
+from budgetvdr.bundle import MANIFEST_NAME, READER, load_manifest
 from budgetvdr.encoders import CalibratedEncoder
 from budgetvdr.encoders.hub import CHECKPOINT_NAMES, TRAINED_NAME, is_hub_name, snapshot
 from budgetvdr.encoders.onnx import CPU
 from budgetvdr.encoders.reader import ReaderEncoder
+from budgetvdr.encoders.verified import verify_once
 from budgetvdr.encoders.vision.encoder import VisionEncoder
 from budgetvdr.errors import BundleError
 
@@ -26,7 +27,7 @@ def open_encoder(
     batch_pixels: int | None = None,
     map_weights: bool = False,
 ) -> CalibratedEncoder:
-    """Opens a bundle, after comparing its files with the digests in its manifest.
+    """Opens a bundle, after comparing its files with the digests in its manifest; those of large bundles once.
 
     bundle: the folder, or the name of a repository on the Hugging Face hub that holds one ("owner/name", with a
     revision "owner/name@revision"); None for the reader that comes with the package. threads: cores to use, all where
@@ -39,7 +40,7 @@ def open_encoder(
     """
     folder = bundled_folder() if bundle is None else _folder(bundle)
     manifest = load_manifest(folder)
-    verify_files(manifest, folder)
+    verify_once(manifest, folder)
     if manifest.family == READER:
         return ReaderEncoder(folder, threads=threads, providers=providers)
     return VisionEncoder(
