@@ -137,8 +137,8 @@ def check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, de
     if stored.fingerprint != asked.fingerprint:
         raise IndexMismatchError(
             f"{path} was made with {stored.encoder_name} ({stored.fingerprint}), and its vectors cannot be compared "
-            f"with those of {asked.encoder_name} ({asked.fingerprint}); open it with encoder= set to that bundle, or "
-            "make a new index"
+            f"with those of {asked.encoder_name} ({asked.fingerprint}); open it with encoder= (on the command line "
+            "--encoder) set to that bundle, or make a new index"
         )
     if depths_given and stored.depths != asked.depths:
         raise IndexMismatchError(

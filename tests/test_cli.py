@@ -221,7 +221,7 @@ def test_every_command_takes_another_bundle(
     for command, arguments in commands.items():
         assert main([command, *arguments]) == 2
         said = capsys.readouterr().err
-        assert "was made with tiny (int8)" in said and "encoder= set to that bundle" in said
+        assert "was made with tiny (int8)" in said and "--encoder) set to that bundle" in said
         assert main([command, *arguments, *encoder]) == 0
         assert capsys.readouterr().out
     assert main(["search", small, "cold water", "-k", "1", *encoder]) == 0
