@@ -65,6 +65,20 @@ def test_equals_a_slow_loop() -> None:
     assert found.item() == pytest.approx(sum(terms) / len(terms), rel=1e-5)
 
 
+def test_equal_shares_of_the_queries_average_to_the_whole() -> None:
+    queries, pages = states(1, (2,), 4, 8, (4, 2)), states(2, (2,), 5, 8, (3, 5))
+    taught = TaughtStates(states(3, (9,), 4, 8, (4, 2)), states(4, (9,), 5, 8, (3, 5)))
+
+    def term(rows: slice) -> float:
+        mine, its = (
+            TokenStates({depth: vectors[rows] for depth, vectors in of.exits.items()}, of.mask[rows])
+            for of in (queries, taught.queries)
+        )
+        return token_distillation(mine, pages, TaughtStates(its, taught.pages), [(2, 2)], [8], temperature=0.3).item()
+
+    assert (term(slice(0, 1)) + term(slice(1, 2))) / 2 == pytest.approx(term(slice(0, 2)))
+
+
 def test_gradients_reach_the_student_alone_and_no_padding() -> None:
     queries, pages = states(1, (2,), 4, 8, (4, 2)), states(2, (2,), 5, 8, (3, 5))
     taught = TaughtStates(states(3, (9,), 4, 8, (4, 2)), states(4, (9,), 5, 8, (3, 5)))
