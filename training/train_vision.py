@@ -96,6 +96,13 @@ def settings_of(options: argparse.Namespace) -> TrainSettings:
     )
 
 
+def chosen(options: argparse.Namespace) -> dict[str, str | int | float | bool | None]:
+    """What decides the losses beside settings, objective and pairs."""
+    names = ("model", "image_tokens", "all_weights", "rank", "alpha", "dropout")
+    pages = options.dataset if options.images is None else options.images
+    return {name: getattr(options, name) for name in names} | {"weights": str(options.weights), "pages": str(pages)}
+
+
 def data_of(options: argparse.Namespace) -> tuple[TrainingSet, TrainingSet | None]:
     """Pairs to train on and pairs held out."""
     if options.images is None:
@@ -224,6 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         held_out=None if held_out is None else sample(held_out, options.evaluate_pairs),
         evaluated_depths=depths_of(options),
         evaluated_dims=options.dims,
+        chosen=chosen(options),
         on_step=report if state.is_main_process else None,
     )
     if state.is_main_process:
