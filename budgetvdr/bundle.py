@@ -3,6 +3,7 @@
     manifest.json     this file's `Manifest`, as JSON
     tokenizer.json    the `tokenizers` file
     preprocess.json   how pages and queries are prepared; not for the reader
+    slots.npy         what is appended to pages and queries; of encoders with slots alone
     *.onnx            one small graph per (role, depth)
     weights.bin       the tensors of every graph, as ONNX external data
 
@@ -23,6 +24,7 @@ from budgetvdr.errors import BundleError
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+SLOTS_NAME = "slots.npy"
 READER = "reader"
 FAMILIES = (READER, "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "modernvbert")
 
@@ -90,6 +92,7 @@ class Manifest:
     query_depths: page depth -> query depths trained to search pages of that depth, its own among them; a depth left
     out has its own alone.
     dtype: of the weights, where the export says so. parity: as measured at the export.
+    slots: vectors a page and a query, read out at slots (RandSlot); 0 where tokens have vectors of their own.
     """
 
     format_version: int
@@ -109,6 +112,7 @@ class Manifest:
     query_depths: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     dtype: str = ""
     parity: tuple[Parity, ...] = ()
+    slots: int = 0
 
     def __post_init__(self) -> None:
         own = {depth: (depth,) for depth in self.depths}
@@ -193,6 +197,7 @@ def _parse(raw: Mapping[str, Any]) -> Manifest:
         query_depths={int(page): tuple(int(d) for d in asked) for page, asked in raw.get("query_depths", {}).items()},
         dtype=str(raw.get("dtype", "")),
         parity=tuple(Parity(**row) for row in raw.get("parity", [])),
+        slots=int(raw.get("slots", 0)),
     )
 
 
@@ -225,6 +230,7 @@ def _check(manifest: Manifest, folder: Path) -> None:
                 f"found {window} in a bundle with depths {manifest.depths}; calibrate it again"
             )
     _check_query_depths(manifest, folder)
+    _check_slots(manifest, folder)
     _check_files(manifest, folder)
 
 
@@ -236,6 +242,16 @@ def _check_query_depths(manifest: Manifest, folder: Path) -> None:
                 f"{folder}: query_depths of page depth {page_depth} must be ascending, some of {manifest.depths} with "
                 f"{page_depth} itself, found {asked}"
             )
+
+
+def _check_slots(manifest: Manifest, folder: Path) -> None:
+    given = SLOTS_NAME in manifest.files
+    if manifest.slots < 0 or given != bool(manifest.slots) or (given and manifest.family == READER):
+        raise BundleError(
+            f"{folder}: slots must be the number of vectors a page where there is a {SLOTS_NAME}, and 0 elsewhere and "
+            f"for the reader; found {manifest.slots} in a bundle of family {manifest.family!r} "
+            f"{'with' if given else 'without'} that file. Export it again"
+        )
 
 
 def _check_files(manifest: Manifest, folder: Path) -> None:

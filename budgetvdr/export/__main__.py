@@ -29,6 +29,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"budgetvdr.export: {error}; the same command goes on from here", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError) as error:
+        # torch has no class of its own for it.
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        print(
+            "budgetvdr.export: not enough memory: the model is loaded in float32, 4 bytes a weight, whatever the "
+            "--dtype; fewer --depths take less, and the same command goes on from here",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def require_packages() -> None:
@@ -112,7 +122,10 @@ def _print_summary(manifest: Manifest, out: Path) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected whole numbers with commas between, found {text!r}") from error
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from budgetvdr.encoders.vision.encoder import exit_name
+from budgetvdr.encoders.vision.slots import INPUT as SLOTS
 from budgetvdr.export.errors import ExportError
 from budgetvdr.export.network import Constant, Network
 from budgetvdr.training.models.model import Content, Inputs, Role
@@ -43,13 +44,13 @@ def attention_name(layer: int) -> str:
 
 
 def trace(model: VisionModel, role: Role) -> Network:
-    """Outputs: every exit (B, L, D) and, of pages, the attention of every layer.
+    """Outputs: every exit (B, L, D) and, of pages whose tokens' vectors are kept, the attention of every layer.
 
-    Batch, length and picture sizes stay free. Raises ExportError where they cannot.
+    Batch, length, picture sizes and the number of slots stay free. Raises ExportError where they cannot.
     """
-    batches = [_arrays(model, contents, role) for contents in _SAMPLES[role]]
+    batches = [_arrays(model, contents, role, number + 2) for number, contents in enumerate(_SAMPLES[role])]
     sample = batches[0]
-    layers = tuple(range(model.depths[-1])) if role == "page" else ()
+    layers = tuple(range(model.depths[-1])) if role == "page" and SLOTS not in sample else ()
     outputs = [*map(exit_name, model.depths), *map(attention_name, layers)]
     module = _Traced(model, tuple(sample), layers).eval()
     with torch.no_grad(), _quiet():
@@ -98,8 +99,12 @@ class _Traced(nn.Module):
         return (*(exits[depth] for depth in self.model.depths), *watch.kept)
 
 
-def _arrays(model: VisionModel, contents: Sequence[Content], role: Role) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in model.prepare(contents, role).items() if name != "counts"}
+def _arrays(model: VisionModel, contents: Sequence[Content], role: Role, slots: int) -> dict[str, Tensor]:
+    arrays = {name: tensor for name, tensor in model.prepare(contents, role).items() if name != "counts"}
+    if SLOTS in arrays:
+        # As many as asked: the number is to differ as well, and not to be one that tracers take for a special case.
+        arrays[SLOTS] = torch.zeros(slots, arrays[SLOTS].shape[1])
+    return arrays
 
 
 def _free_dimensions(batches: Sequence[Mapping[str, Tensor]]) -> tuple[dict[int, Any], ...]:

@@ -16,15 +16,17 @@ import onnx
 from PIL import Image
 from tqdm import tqdm
 
-from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, Manifest, Parity, Preset
+from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, SLOTS_NAME, Manifest, Parity, Preset
 from budgetvdr.encoders.vision import SETTINGS_NAME, TOKENIZER_NAME, open_preprocessor, write_preprocessor
 from budgetvdr.encoders.vision.encoder import exit_name
+from budgetvdr.encoders.vision.slots import SEED, SlotPreprocessor, draw, with_slots
 from budgetvdr.export import parity
 from budgetvdr.export.checkpoints import Plan
+from budgetvdr.export.errors import ExportError
 from budgetvdr.export.graph import attention_name, trace
 from budgetvdr.export.prune import pruned
 from budgetvdr.export.quantize import Dtype, converted
-from budgetvdr.export.stages import Stages, partial_folder, sha256
+from budgetvdr.export.stages import STATE_NAME, Stages, partial_folder, sha256
 from budgetvdr.export.statistics import with_statistics
 from budgetvdr.export.weights import WEIGHTS_NAME, WeightFile, externalised
 from budgetvdr.training.models.model import Role
@@ -44,11 +46,22 @@ _MAX_QUERY_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """threshold: None for that of the dtype. images: a folder of pages to compare on, None for those in the package."""
+    """threshold: None for that of the dtype. images: a folder of pages to compare on, None for those in the package.
+
+    slots: vectors a page and a query, read out at slots (see `encoders.vision.slots`); 0 to keep those of the tokens.
+    slot_seed: what the slots are drawn with. Raises ExportError for numbers below 0.
+    """
 
     dtype: Dtype = "float32"
     threshold: float | None = None
     images: Path | None = None
+    slots: int = 0
+    slot_seed: int = SEED
+
+    def __post_init__(self) -> None:
+        for option, number in (("--slots", self.slots), ("--slot-seed", self.slot_seed)):
+            if number < 0:
+                raise ExportError(f"{option} must be a whole number from 0 on, found {number}")
 
 
 def export_bundle(plan: Plan, out: Path, wanted: Wanted, report: Report) -> Manifest:
@@ -62,21 +75,31 @@ def export_bundle(plan: Plan, out: Path, wanted: Wanted, report: Report) -> Mani
     """
     with partial_folder(out) as partial:
         report(f"reading {plan.folders[0]}")
-        stages = Stages(partial, _digest(plan, wanted.dtype))
+        stages = Stages(partial, _digest(plan, wanted))
         chosen = parity.samples(wanted.images)
-        facts = _model_stages(plan, wanted.dtype, stages, chosen, report)
-        graphs = _write_graphs(partial, plan.depths)
+        facts = _model_stages(plan, wanted, stages, chosen, report)
+        graphs = _write_graphs(partial, plan.depths, statistics=not wanted.slots)
         report("comparing the graphs with the model")
         with np.load(partial / _REFERENCE_NAME) as exact:
             whole = wanted.dtype in ("int8", "int4")
-            rows = parity.compare(partial, open_preprocessor(partial), graphs, chosen, exact, map_weights=not whole)
-        parity.refuse_worse(rows, THRESHOLDS[wanted.dtype] if wanted.threshold is None else wanted.threshold)
-        manifest = _manifest(plan, facts, wanted.dtype, graphs=graphs, rows=rows, folder=partial)
+            preprocessor = with_slots(open_preprocessor(partial), wanted.slots, partial)
+            rows = parity.compare(partial, preprocessor, graphs, chosen, exact, map_weights=not whole)
+            deepest = graphs["page"][plan.depths[-1]]
+            told = parity.compare_attention(partial, preprocessor, deepest, chosen, exact, map_weights=not whole)
+        threshold = THRESHOLDS[wanted.dtype] if wanted.threshold is None else wanted.threshold
+        parity.refuse_worse(rows, threshold)
+        # That of whole numbers is near enough where the vectors are.
+        parity.refuse_other_attention([] if whole else told, threshold)
+        for row in told:
+            report(f"attention: {row.statistic} has a cosine of {row.cosine:.6f} with the model's")
+        manifest = _manifest(plan, facts, wanted, graphs=graphs, rows=rows, folder=partial)
         (partial / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
         for path in partial.iterdir():
-            if path.name != MANIFEST_NAME and path.name not in manifest.files:
+            if path.name not in (MANIFEST_NAME, STATE_NAME, *manifest.files):
                 path.unlink()
         partial.rename(out)
+        # Last, so that an export that is stopped before goes on from there.
+        (out / STATE_NAME).unlink()
     return manifest
 
 
@@ -94,12 +117,14 @@ def presets(depths: Sequence[int], trained: Sequence[int], dims: Sequence[int]) 
     }
 
 
-def _digest(plan: Plan, dtype: Dtype) -> str:
+def _digest(plan: Plan, wanted: Wanted) -> str:
     versions = {name: version(name) for name in _PACKAGES}
-    return hashlib.sha256(json.dumps([plan.digest(), dtype, versions], sort_keys=True).encode()).hexdigest()
+    slots = [wanted.slots, wanted.slot_seed] if wanted.slots else []
+    decides = [plan.digest(), wanted.dtype, versions, slots]
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
 
-def _model_stages(plan: Plan, dtype: Dtype, stages: Stages, chosen: parity.Samples, report: Report) -> dict[str, Any]:
+def _model_stages(plan: Plan, wanted: Wanted, stages: Stages, chosen: parity.Samples, report: Report) -> dict[str, Any]:
     """Everything that needs the model in torch, which is in memory only here; what is known of it."""
     pictures = _pictures_digest(chosen)
     compared = stages.facts("reference")
@@ -111,20 +136,25 @@ def _model_stages(plan: Plan, dtype: Dtype, stages: Stages, chosen: parity.Sampl
     if known is None or compared != {"pictures": pictures} or None in roles.values():
         report("loading the model")
         model = plan.load().eval()
+        if wanted.slots:
+            tables = draw(wanted.slots, model.hidden, wanted.slot_seed)
+            model.preprocessor = SlotPreprocessor(model.preprocessor, tables)
+            np.save(stages.folder / SLOTS_NAME, tables)
         if known is None:
-            known = _describe(model, stages)
+            known = _describe(model, stages, [SLOTS_NAME] if wanted.slots else [])
         if compared != {"pictures": pictures}:
             report("computing what the model gives, for comparison")
             np.savez(stages.folder / _REFERENCE_NAME, **parity.reference(model, chosen))  # type: ignore[arg-type]
             stages.finish("reference", [_REFERENCE_NAME], {"pictures": pictures})
         if None in roles.values():
-            _trace_roles(model, dtype, stages, roles, report)
+            _trace_roles(model, wanted.dtype, stages, roles, report)
     else:
         report("the graphs of an earlier run are there")
     return known
 
 
-def _describe(model: VisionModel, stages: Stages) -> dict[str, Any]:
+def _describe(model: VisionModel, stages: Stages, written: Sequence[str]) -> dict[str, Any]:
+    """written: files of the stage that are there."""
     write_preprocessor(model.preprocessor, stages.folder)
     assert model.tokenizer_file is not None
     shutil.copyfile(model.tokenizer_file, stages.folder / TOKENIZER_NAME)
@@ -137,7 +167,7 @@ def _describe(model: VisionModel, stages: Stages) -> dict[str, Any]:
         "unit_queries": model.unit_queries,
         "max_tokens": int(config.get_text_config().max_position_embeddings),
     }
-    stages.finish("model", [SETTINGS_NAME, TOKENIZER_NAME], facts)
+    stages.finish("model", [SETTINGS_NAME, TOKENIZER_NAME, *written], facts)
     return facts
 
 
@@ -165,8 +195,8 @@ def _trace_roles(
         weights.close()
 
 
-def _write_graphs(folder: Path, depths: Sequence[int]) -> dict[Role, dict[int, str]]:
-    """The graph of each role and depth; their names."""
+def _write_graphs(folder: Path, depths: Sequence[int], *, statistics: bool) -> dict[Role, dict[int, str]]:
+    """The graph of each role and depth; their names. statistics: whether those of pages tell of their attention."""
     graphs: dict[Role, dict[int, str]] = {}
     for role in ROLES:
         whole = onnx.load(folder / _whole(role), load_external_data=False)
@@ -174,7 +204,9 @@ def _write_graphs(folder: Path, depths: Sequence[int]) -> dict[Role, dict[int, s
         for depth, name in graphs[role].items():
             if role == "page":
                 exits = [exit_name(exit_) for exit_ in depths if exit_ <= depth]
-                graph = with_statistics(pruned(whole, [*exits, *map(attention_name, range(depth))]), depth)
+                attention = [attention_name(layer) for layer in range(depth)] if statistics else []
+                graph = pruned(whole, [*exits, *attention])
+                graph = with_statistics(graph, depth) if statistics else graph
             else:
                 graph = pruned(whole, [exit_name(depth)])
             (folder / name).write_bytes(graph.SerializeToString(deterministic=True))
@@ -184,7 +216,7 @@ def _write_graphs(folder: Path, depths: Sequence[int]) -> dict[Role, dict[int, s
 def _manifest(
     plan: Plan,
     facts: Mapping[str, Any],
-    dtype: Dtype,
+    wanted: Wanted,
     *,
     graphs: Mapping[Role, Mapping[int, str]],
     rows: Sequence[Parity],
@@ -193,9 +225,11 @@ def _manifest(
     dims = _dims(plan.dims, facts["dims"])
     trained = tuple(facts["trained_exits"])
     names = [*graphs["page"].values(), *graphs["query"].values(), WEIGHTS_NAME, TOKENIZER_NAME, SETTINGS_NAME]
+    names += [SLOTS_NAME] if wanted.slots else []
+    notes = f"{wanted.dtype}, {wanted.slots} slots" if wanted.slots else wanted.dtype
     return Manifest(
         format_version=FORMAT_VERSION,
-        name=f"{plan.name} ({dtype})",
+        name=f"{plan.name} ({notes})",
         family=str(facts["family"]),
         depths=plan.depths,
         dims=dims,
@@ -208,8 +242,9 @@ def _manifest(
         presets=presets(plan.depths, trained, dims),
         files={name: sha256(folder / name) for name in names},
         query_depths={int(page): tuple(asked) for page, asked in facts["query_depths"].items()},
-        dtype=dtype,
+        dtype=wanted.dtype,
         parity=tuple(rows),
+        slots=wanted.slots,
     )
 
 

@@ -21,12 +21,17 @@ from budgetvdr.encoders import LayerSupport
 from budgetvdr.encoders.attention import Ask, require_attention
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.vision import VisionBatch, open_preprocessor
-from budgetvdr.errors import BudgetError, BudgetVDRError, BundleError, PageError, QueryError
+from budgetvdr.encoders.vision.slots import INPUT as SLOTS
+from budgetvdr.encoders.vision.slots import with_slots
+from budgetvdr.errors import BudgetError, BudgetVDRError, BundleError, CompressionError, PageError, QueryError
 from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Vectors
 from budgetvdr.sources.pictures import upright_rgb
 
 LONGEST_SIDE = 2048
-"""Pixels that pages are drawn at before a family makes of them what it takes; no family takes more."""
+"""Pixels that pages are drawn at before a family makes of them what it takes.
+
+An A4 page has 3 million then. A checkpoint that takes more enlarges it, most take fewer.
+"""
 
 # A batch beyond a page or two gains nothing on a processor; accelerators want more.
 _CPU_PIXELS, _OTHER_PIXELS = 1_000_000, 8_000_000
@@ -67,7 +72,7 @@ class VisionEncoder:
         map_weights: bool = False,
     ) -> None:
         self._manifest = load_manifest(folder)
-        self._preprocessor = open_preprocessor(folder)
+        self._preprocessor = with_slots(open_preprocessor(folder), self._manifest.slots, folder)
         if self._preprocessor.family != self._manifest.family:
             raise BundleError(
                 f"{folder}: the manifest says {self._manifest.family!r} and preprocess.json "
@@ -112,7 +117,7 @@ class VisionEncoder:
         ask = Ask.of(attention or {}, wanted)
         self._check_graph(self._manifest.page_graphs[wanted[-1]], wanted)
         if ask.layers:
-            require_attention(self._manifest, self._sessions, wanted[-1])
+            self._require_attention(wanted[-1])
         results: list[EncodedPage | BudgetVDRError] = []
         with ThreadPoolExecutor(self._threads, "budgetvdr-draw") as pool:
             for batch in _batches(self._drawn(pool, pages), self._batch_pixels):
@@ -123,7 +128,7 @@ class VisionEncoder:
         return results
 
     def encode_query(self, text: str, depth: int) -> EncodedQuery:
-        """The vectors that the family's reference implementation keeps of a query, at one depth.
+        """The vectors that the family's reference implementation keeps of a query, or those of slots, at one depth.
 
         Raises QueryError for a text that is empty or too long, BudgetError for a depth the bundle lacks, BundleError
         for a graph that cannot be loaded or is not what the manifest says.
@@ -132,7 +137,7 @@ class VisionEncoder:
         if not text.strip():
             raise QueryError(f"the query has nothing to search for: expected words, found {text[:40]!r}")
         batch = self._preprocessor.queries([text])
-        tokens, longest = batch.counts.shape[1], self._manifest.max_query_tokens
+        tokens, longest = batch.arrays["input_ids"].shape[1], self._manifest.max_query_tokens
         if tokens > longest:
             raise QueryError(f"the query has {tokens} tokens and the encoder takes {longest}; ask a shorter question")
         graph = self._manifest.query_graphs[depth]
@@ -149,7 +154,7 @@ class VisionEncoder:
         depths = self._manifest.depths
         deepest = depths[-1]
         self._check_graph(self._manifest.page_graphs[deepest], depths)
-        require_attention(self._manifest, self._sessions, deepest)
+        self._require_attention(deepest)
         batch = self._preprocessor.pages([page_picture(page)])
         found = self._run(batch, depths, Ask.of({deepest: Window(0, deepest - 1, steps)}, depths))
         vectors = {depth: states[0][batch.counts[0]] for depth, states in zip(depths, found, strict=False)}
@@ -227,8 +232,23 @@ class VisionEncoder:
         if not depths or not set(depths) <= set(self._manifest.depths):
             raise BudgetError(f"{self._manifest.name} has exits at {self._manifest.depths}, asked for {tuple(depths)}")
 
+    def _require_attention(self, depth: int) -> None:
+        """Raises CompressionError where pages have no vectors that attention could tell of."""
+        if self._manifest.slots:
+            raise CompressionError(
+                f"{self._manifest.name} gives a page {self._manifest.slots} vectors that stand for no tokens of its "
+                "own, so that attention says nothing of them; leave them as they are, or use a method that looks at "
+                "vectors alone (WardFold, Clustering, Pooling)"
+            )
+        require_attention(self._manifest, self._sessions, depth)
+
     def _check_graph(self, graph: str, depths: Sequence[int]) -> None:
-        """Opens a graph. Raises BundleError where its exits are not those of the manifest."""
+        """Opens a graph. Raises BundleError where its exits, or whether it takes slots, are not as in the manifest."""
+        if (SLOTS in self._sessions.inputs(graph)) != bool(self._manifest.slots):
+            raise BundleError(
+                f"{self._manifest.name}: the manifest says {self._manifest.slots} slots, and {graph} takes "
+                f"{'none' if self._manifest.slots else 'some'}. Export the bundle again"
+            )
         outputs, width = self._sessions.outputs(graph), self._manifest.dims[-1]
         for depth in depths:
             shape = outputs.get(exit_name(depth))

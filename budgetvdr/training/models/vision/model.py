@@ -11,7 +11,7 @@ import copy
 import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,9 +22,11 @@ from torch.utils.checkpoint import checkpoint
 
 from budgetvdr.encoders.vision import Preprocessor, VisionBatch
 from budgetvdr.encoders.vision.pictures import PixelScale
+from budgetvdr.encoders.vision.slots import INPUT as SLOTS
 from budgetvdr.training.errors import TrainingDataError, TrainingError
 from budgetvdr.training.models.model import Content, ElasticModel, Inputs, Role
 from budgetvdr.training.models.vision.attention import Watch, Watched, watched
+from budgetvdr.training.models.vision.slots import Appended
 from budgetvdr.training.scores import TokenStates
 
 FULL = "full_attention"
@@ -100,6 +102,11 @@ class VisionModel(ElasticModel):
         Raises KeyError, TypeError or ValueError for settings that are not of the family, BundleError for the tokenizer.
         """
 
+    @property
+    def hidden(self) -> int:
+        """Width of the states between layers."""
+        return int(self.exits[str(self.depths[0])].get_submodule("projection").in_features)  # type: ignore[arg-type]
+
     @abstractmethod
     def layers(self) -> nn.ModuleList:
         """The decoder's layers."""
@@ -136,9 +143,15 @@ class VisionModel(ElasticModel):
     def run(self, inputs: Inputs, watch: Watch | None = None) -> tuple[dict[int, Tensor], Watched | None]:
         """depth -> (B, L, dim) for every exit, and the attention asked for.
 
+        With the input `slots` (S, hidden) the exits are (B, S + 1, dim): each row's last token and the slots after it.
         Takes tensors alone and branches on none, so that it can be exported as it stands.
+
+        Raises ValueError for attention of a batch with slots: it is of use to those who fold the tokens' own vectors.
         """
-        start = self.begin(inputs)
+        slots = Appended.to(inputs) if SLOTS in inputs else None
+        if slots is not None and watch is not None:
+            raise ValueError("attention is measured among tokens whose vectors are kept, and with slots none is")
+        start = self.begin(inputs) if slots is None else self._begin_with(slots)
         state, exits, seen = start.state, {}, []
         for number, layer in enumerate(self.layers()[: self.depths[-1]]):
             kind = self.kind(number)
@@ -153,8 +166,13 @@ class VisionModel(ElasticModel):
             if number < len(start.additions):
                 state = state + start.additions[number]
             if number + 1 in self.depths:
-                exits[number + 1] = self.exits[str(number + 1)](state)
+                exits[number + 1] = self.exits[str(number + 1)](state if slots is None else slots.read(state))
         return exits, Watched.stack(seen) if seen else None
+
+    def _begin_with(self, slots: Appended) -> Beginning:
+        start = self.begin(slots.inputs)
+        masks = {kind: slots.hide(mask) for kind, mask in start.masks.items()}
+        return replace(start, state=slots.put(start.state), masks=masks)
 
     def checkpoint_activations(self, on: bool) -> None:
         """Decoder layers are computed again in the backward pass; the vision tower keeps its own."""
