@@ -159,21 +159,32 @@ def test_it_indexes_the_sample_documents_and_answers_where_there_is_no_torch(fam
     assert set(result["hits"]) == {str(depth) for depth in exported.DEPTHS}
 
 
-def test_the_recipe_for_tiny_bundles_prints_the_report_as_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("kind", "least", "operator"),
+    [
+        (("modernvbert", "int8"), 0.98, "MatMulNBits"),
+        (("paligemma", "float16"), 0.999, "Cast"),
+        (("modernvbert", "int4"), 0.85, "MatMulNBits"),
+    ],
+)
+def test_the_recipe_makes_tiny_bundles_of_each_type_and_prints_the_report_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: tuple[str, str], least: float, operator: str
 ) -> None:
-    arguments = ["--family", "modernvbert", "--out", str(tmp_path), "--layers", "1", "--depths", "1"]
-    assert exported.recipe().main([*arguments, "--dtype", "int8"]) == 0
+    family, dtype = kind
+    arguments = ["--family", family, "--out", str(tmp_path), "--layers", "1", "--depths", "1", "--dtype", dtype]
+    assert exported.recipe().main(arguments) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["family"], report["dtype"], report["depths"], report["trained_exits"]) == (
-        "modernvbert",
-        "int8",
-        [1],
-        [1],
-    )
+    assert (report["family"], report["dtype"], report["depths"], report["trained_exits"]) == (family, dtype, [1], [1])
     assert {(row["role"], row["exit"]) for row in report["parity"]} == {("page", 1), ("query", 1)}
-    # Whole numbers are near, and not the same.
-    assert all(0.98 < row["cosine"] < 0.9999999 for row in report["parity"])
-    assert report["bytes"]["weights.bin"] == (tmp_path / "bundle" / "weights.bin").stat().st_size
-    assert exported.recipe().main([*arguments, "--dtype", "int8"]) == 2
+    # Fewer digits are near, and not the same.
+    assert all(least < row["cosine"] < 0.9999999 for row in report["parity"])
+    bundle = tmp_path / "bundle"
+    assert report["bytes"]["weights.bin"] == (bundle / "weights.bin").stat().st_size
+    assert operator in {node.op_type for node in onnx.load(bundle / "page_1.onnx", load_external_data=False).graph.node}
+    model, encoder = load_vision(tmp_path / "checkpoint"), VisionEncoder(bundle, threads=1)
+    (expected,) = exact(model, [QUERIES[2]], "query")
+    found = encoder.encode_query(QUERIES[2], 1).vectors
+    unit = expected[1] / np.linalg.norm(expected[1], axis=1, keepdims=True)
+    assert least < (found * unit).sum(axis=1).mean() < 0.9999999
+    assert exported.recipe().main(arguments) == 2
     assert "exists" in capsys.readouterr().err

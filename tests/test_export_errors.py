@@ -27,6 +27,7 @@ from budgetvdr.export.graph import trace
 from budgetvdr.export.network import Network
 from budgetvdr.export.pipeline import Wanted, export_bundle
 from budgetvdr.export.stages import sha256
+from budgetvdr.export.statistics import with_statistics
 from budgetvdr.index import Index
 from budgetvdr.training.errors import CheckpointError
 
@@ -115,11 +116,91 @@ def test_another_checkpoint_begins_anew(checkpoint: Path, tmp_path: Path, monkey
     assert set(before["stages"]) == {"model", "reference"}
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps({**config, "note": "trained further"}))
-    monkeypatch.setattr(Plan, "load", stops)
-    with pytest.raises(TypeError):
+
+    def loads(self: Plan) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Plan, "load", loads)
+    with pytest.raises(KeyboardInterrupt):
         export(checkpoint, tmp_path / "bundle")
     # What was there is of no use any more.
     assert not state.exists()
+
+
+def test_an_export_that_is_stopped_at_its_very_end_goes_on(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, partial = tmp_path / "bundle", tmp_path / "bundle.partial"
+    rename, unlink = Path.rename, Path.unlink
+
+    def stops_before(path: Path, target: Path) -> Path:
+        if path == partial:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", stops_before)
+        export(checkpoint, out)
+    assert not out.exists() and (partial / "manifest.json").is_file()
+
+    def stops_after(path: Path, missing_ok: bool = False) -> None:
+        if path.parent == out:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", stops_after)
+        export(checkpoint, out)
+    assert not partial.exists()
+    open_encoder(out, threads=1).encode_query("who?", 1)
+
+
+def test_a_graph_that_tells_something_else_of_its_attention_is_refused(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"in_degree": "from_start", "from_start": "in_degree"}
+
+    def swapped(model: onnx.ModelProto, depth: int) -> onnx.ModelProto:
+        made = with_statistics(model, depth)
+        for node in made.graph.node:
+            node.output[0] = names.get(node.output[0], node.output[0])
+        return made
+
+    with monkeypatch.context() as patched, pytest.raises(ExportError, match="attention is not what the model does"):
+        patched.setattr(pipeline, "with_statistics", swapped)
+        export(checkpoint, tmp_path / "bundle")
+    said: list[str] = []
+    export_bundle(plan(str(checkpoint), (1,)), tmp_path / "bundle", Wanted(), said.append)
+    told = [line for line in said if line.startswith("attention: ")]
+    assert [line.split()[1] for line in told] == ["support", "in_degree", "from_start"]
+    assert all("cosine of 1.000000" in line or "cosine of 0.99999" in line for line in told)
+
+
+def test_running_out_of_memory_is_told_and_other_errors_are_not_hidden(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(checkpoint), "--depths", "1", "--out", str(tmp_path / "bundle")]
+
+    def failing(error: Exception) -> None:
+        def load(self: Plan) -> None:
+            raise error
+
+        monkeypatch.setattr(Plan, "load", load)
+
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")):
+        failing(error)
+        assert command.main(arguments) == 2
+        assert "not enough memory" in capsys.readouterr().err
+    failing(RuntimeError("a mistake of ours"))
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        command.main(arguments)
+
+
+def test_numbers_that_are_none_are_refused_with_what_was_expected(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["checkpoint", "--out", "bundle", "--depths", "4,a"])
+    assert stopped.value.code == 2
+    assert "expected whole numbers with commas between, found '4,a'" in capsys.readouterr().err
 
 
 def pickled(folder: Path) -> None:
@@ -137,13 +218,26 @@ def strange(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "num_hidden_layers": 2}))
 
 
+def impossible(folder: Path) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["vlm_config"]["text_config"]["num_attention_heads"] = 5
+    path.write_text(json.dumps(config))
+
+
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
 
 @pytest.mark.parametrize(
     ("damage", "says"),
-    [(pickled, "pickled"), (truncated, "is damaged"), (strange, "llama"), (no_config, "config.json")],
+    [
+        (pickled, "pickled"),
+        (truncated, "is damaged"),
+        (strange, "llama"),
+        (no_config, "config.json"),
+        (impossible, "can be made of its config"),
+    ],
 )
 def test_a_checkpoint_that_cannot_be_read_is_refused_and_nothing_is_written(
     checkpoint: Path, tmp_path: Path, damage: Callable[[Path], None], says: str, capsys: pytest.CaptureFixture[str]
@@ -163,6 +257,7 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_and_nothing_is_written(
         (["--depths", "9"], "2 layers"),
         (["--depths", "0"], "from 1 on"),
         (["--dims", "-3"], "from 1 on"),
+        (["--image-tokens", "9"], "have a size of their own"),
         (["--images", "/nowhere"], "--images"),
     ],
 )

@@ -20,7 +20,7 @@ from budgetvdr.export import network as network_module
 from budgetvdr.export.errors import ExportError
 from budgetvdr.export.linears import find_linears, find_lookups, settled
 from budgetvdr.export.network import Constant, Network
-from budgetvdr.export.parity import refuse_worse
+from budgetvdr.export.parity import AttentionParity, refuse_other_attention, refuse_worse
 from budgetvdr.export.pipeline import presets
 from budgetvdr.export.prune import pruned
 from budgetvdr.export.quantize import Blocks, Dtype, byte_codes, byte_scales, converted, half
@@ -178,6 +178,20 @@ def test_constants_are_transposed_once_and_no_node_does_it(tmp_path: Path) -> No
     assert made.constants["turned"].shape() == (INNER, WIDTH)
 
 
+def test_constants_that_only_an_inner_graph_takes_are_kept() -> None:
+    inner = helper.make_graph(
+        [helper.make_node("Identity", ["inside"], ["chosen"])],
+        "inner",
+        [],
+        [helper.make_tensor_value_info("chosen", TensorProto.FLOAT, None)],
+    )
+    node = helper.make_node("If", ["choice"], ["y"], then_branch=inner, else_branch=inner)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("choice", "y")]
+    model = helper.make_model(helper.make_graph([node], "outer", values[:1], values[1:]))
+    made = settled(Network(model, {"inside": Constant(floats(3, 3)), "unused": Constant(floats(3, 3))}))
+    assert list(made.constants) == ["inside"]
+
+
 @pytest.mark.parametrize(
     ("dtype", "least", "share"),
     [("float32", 0.9999999, 1.0), ("float16", 0.99999, 0.6), ("int8", 0.999, 0.5), ("int4", 0.97, 0.4)],
@@ -266,6 +280,14 @@ def test_one_exit_below_the_threshold_is_refused_by_name(cosine: float) -> None:
     refuse_worse(rows[:1], 0.98)
 
 
+@pytest.mark.parametrize("cosine", [0.97, math.nan])
+def test_attention_that_is_not_the_models_is_refused_by_name(cosine: float) -> None:
+    rows = [AttentionParity("support", 1.0), AttentionParity("from_start", cosine)]
+    with pytest.raises(ExportError, match="for from_start, found"):
+        refuse_other_attention(rows, 0.98)
+    refuse_other_attention(rows[:1], 0.98)
+
+
 def noted(stages: Stages, data: bytes = b"abc") -> None:
     (stages.folder / "file").write_bytes(data)
     stages.finish("one", ["file"], {"answer": 42})
@@ -296,6 +318,22 @@ def test_other_inputs_and_notes_that_cannot_be_read_begin_anew(tmp_path: Path, s
     again = Stages(tmp_path / "work", "other" if state is None else "inputs")
     assert again.facts("one") is None
     assert not (tmp_path / "work" / "file").exists()
+
+
+def test_a_folder_that_is_stopped_while_it_is_emptied_is_still_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted(Stages(tmp_path / "bundle.partial", "inputs"))
+
+    def stops(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "unlink", stops)
+        Stages(tmp_path / "bundle.partial", "others")
+    with partial_folder(tmp_path / "bundle") as partial:
+        assert Stages(partial, "others").facts("one") is None
+        assert [path.name for path in partial.iterdir()] == ["stages.json"]
 
 
 def test_a_folder_that_is_there_or_in_use_or_somebody_elses_is_not_touched(tmp_path: Path) -> None:

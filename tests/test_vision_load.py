@@ -388,6 +388,13 @@ def test_preprocessors_are_written_and_opened(kind: str, tmp_path: Path, request
         edit_json(path, lambda raw, change=change: raw | change)
         with pytest.raises(BundleError, match=message):
             open_preprocessor(tmp_path)
-    path.write_text("{")
-    with pytest.raises(BundleError, match="not readable"):
-        open_preprocessor(tmp_path)
+    for text, message in (
+        ("{", "not readable"),
+        ("[]", "an object with the name of a family"),
+        ('{"family": 7}', "an object with the name of a family"),
+        ('{"family": "paligemma"}', r"not right for paligemma \(no 'side'\)"),
+        ('{"family": "qwen2_vl", "patch": Infinity}', "not right for qwen2_vl"),
+    ):
+        path.write_text(text)
+        with pytest.raises(BundleError, match=message):
+            open_preprocessor(tmp_path)

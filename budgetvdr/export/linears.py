@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import onnx
 from onnx import helper
 
 from budgetvdr.export.network import Array, Constant, Network
+from budgetvdr.export.prune import taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,20 +110,13 @@ def settled(network: Network) -> Network:
             constants[node.output[0]] = Constant(np.transpose(constants[node.input[0]].source, axes))
         else:
             nodes.append(node)
-    taken = set(_inputs(nodes))
     proto = onnx.ModelProto()
     proto.CopyFrom(network.proto)
     proto.graph.ClearField("node")
     proto.graph.node.extend(nodes)
     # In the order in which they are needed, so that a shallow graph finds its part together.
-    order = dict.fromkeys(name for name in _inputs(nodes) if name in constants)
-    assert taken >= set(order)
+    order = dict.fromkeys(name for node in nodes for name in taken(node) if name in constants)
     return Network(proto, {name: constants[name] for name in order})
-
-
-def _inputs(nodes: Sequence[onnx.NodeProto]) -> Iterator[str]:
-    for node in nodes:
-        yield from node.input
 
 
 def _heads(graph: onnx.GraphProto, linears: set[str], outputs: Sequence[str]) -> set[str]:
@@ -137,7 +131,7 @@ def _heads(graph: onnx.GraphProto, linears: set[str], outputs: Sequence[str]) ->
         if name in linears:
             heads.add(name)
         elif name in producers:
-            waiting.extend(producers[name].input)
+            waiting.extend(taken(producers[name]))
     return heads
 
 

@@ -1,24 +1,30 @@
-"""How far the vectors of exported graphs are from those of the model in torch, on page pictures and queries."""
+"""How far exported graphs are from the model in torch, on page pictures and queries: vectors, and what is told of
+attention."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
 
-from budgetvdr.bundle import Parity
+from budgetvdr.bundle import Parity, Window
+from budgetvdr.encoders.attention import INPUTS, OUTPUTS, Ask
 from budgetvdr.encoders.onnx import Sessions
 from budgetvdr.encoders.vision import Preprocessor, VisionBatch
 from budgetvdr.encoders.vision.encoder import exit_name, page_picture
+from budgetvdr.encoders.vision.slots import INPUT as SLOTS
 from budgetvdr.errors import EncodingError, PageError
 from budgetvdr.export.errors import ExportError
 from budgetvdr.sources import FailedSource, draw_page, open_documents
 from budgetvdr.training.models.model import Content, Role
+from budgetvdr.training.models.vision.attention import Watch
 from budgetvdr.training.models.vision.model import VisionModel
 
 Reference = Mapping[str, npt.NDArray[np.float32]]
@@ -30,6 +36,9 @@ QUERIES = (
     "Which item was damaged, who reported it, and what did the supplier offer to do about it in the end?",
     "Wie viele Tage Urlaub?",
 )
+STEPS = 3
+"""Of propagation, in what is compared of the attention."""
+
 # Pictures larger than this cost memory and time and show nothing more.
 _LONGEST_SIDE = 560
 _BATCH = 2
@@ -44,14 +53,37 @@ def samples(images: Path | None) -> Samples:
     return {"page": _pictures(images) if images is not None else _own_pictures(), "query": QUERIES}
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionParity:
+    """How far what a page graph tells of its attention is from what the model does.
+
+    statistic: one of `encoders.attention.OUTPUTS`. cosine: over the tokens of a page, the mean of its layers and steps,
+    the lowest of all pages.
+    """
+
+    statistic: str
+    cosine: float
+
+
 def reference(model: VisionModel, chosen: Samples) -> dict[str, npt.NDArray[np.float32]]:
-    """(B, L, D) of every exit, role and batch, by name; as the model gives them."""
+    """As the model gives them, by name: (B, L, D) of every exit, role and batch, and the attention of all layers.
+
+    The latter, as graphs give it, is of pages whose tokens' vectors are kept. Raises ExportError where the model cannot
+    be run.
+    """
     found: dict[str, npt.NDArray[np.float32]] = {}
     for role, contents in chosen.items():
         for number, batch in enumerate(_batches(contents)):
-            with torch.no_grad():
-                exits, _ = model.run(model.prepare(batch, role))
+            inputs = model.prepare(batch, role)
+            watch = Watch(tuple(range(model.depths[-1])), STEPS) if role == "page" and SLOTS not in inputs else None
+            try:
+                with torch.no_grad():
+                    exits, seen = model.run(inputs, watch)
+            except RuntimeError as error:
+                raise ExportError(f"{model.family}: the model cannot be run on a {role}: {error}") from error
             found |= {_named(role, number, depth): exits[depth].float().numpy() for depth in model.depths}
+            if seen is not None:
+                found |= {_told(name, number): getattr(seen, name).float().numpy() for name in OUTPUTS}
     return found
 
 
@@ -75,7 +107,7 @@ def compare(
             exits = [exit_ for exit_ in by_depth if exit_ <= depth] if role == "page" else [depth]
             # One graph in memory at a time.
             sessions = Sessions(folder, map_weights=map_weights)
-            outputs = [_run(sessions, graph, batch, exits) for batch in prepared]
+            outputs = [_run(sessions, graph, batch.arrays, [*map(exit_name, exits)]) for batch in prepared]
             for place, exit_ in enumerate(exits):
                 pairs = [
                     (found[place][row][kept], exact[_named(role, number, exit_)][row][kept])
@@ -84,6 +116,36 @@ def compare(
                 ]
                 rows.append(_parity(role, depth, exit_, pairs))
     return rows
+
+
+def compare_attention(
+    folder: Path, preprocessor: Preprocessor, graph: str, chosen: Samples, exact: Reference, *, map_weights: bool
+) -> list[AttentionParity]:
+    """One row a statistic of the deepest page graph; none for a graph that tells nothing of its attention."""
+    sessions = Sessions(folder, map_weights=map_weights)
+    if not set(INPUTS) <= sessions.inputs(graph):
+        return []
+    cosines: dict[str, list[float]] = {name: [] for name in OUTPUTS}
+    for number, contents in enumerate(_batches(chosen["page"])):
+        batch = _prepare(preprocessor, contents, "page")
+        depth = len(exact[_told(OUTPUTS[0], number)])
+        ask = Ask.of({depth: Window(0, depth - 1, STEPS)}, [depth])
+        told = _run(sessions, graph, {**batch.arrays, **ask.inputs(depth)}, OUTPUTS)
+        for name, found in zip(OUTPUTS, told, strict=True):
+            for row, kept in enumerate(batch.counts):
+                pair = (each[..., row, kept].reshape(-1, kept.sum()) for each in (found, exact[_told(name, number)]))
+                cosines[name].append(float(_cosines(*pair).mean()))
+    return [AttentionParity(name, min(each)) for name, each in cosines.items()]
+
+
+def refuse_other_attention(rows: Sequence[AttentionParity], threshold: float) -> None:
+    """Raises ExportError where a statistic is not the model's."""
+    for row in rows:
+        if not row.cosine >= threshold:
+            raise ExportError(
+                f"what the page graphs tell of their attention is not what the model does: expected a mean cosine of "
+                f"at least {threshold} for {row.statistic}, found {row.cosine:.6f}; allow this with --threshold"
+            )
 
 
 def refuse_worse(rows: Sequence[Parity], threshold: float) -> None:
@@ -121,11 +183,13 @@ def _cosines(found: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]) -> 
     return cosines
 
 
-def _run(sessions: Sessions, graph: str, batch: VisionBatch, exits: Sequence[int]) -> list[npt.NDArray[np.float32]]:
+def _run(
+    sessions: Sessions, graph: str, arrays: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
+) -> list[npt.NDArray[np.float32]]:
     taken = sessions.inputs(graph)
-    inputs = {name: array for name, array in batch.arrays.items() if name in taken}
+    inputs = {name: array for name, array in arrays.items() if name in taken}
     try:
-        return sessions.run(graph, inputs, [exit_name(exit_) for exit_ in exits])
+        return sessions.run(graph, inputs, outputs)
     except EncodingError as error:
         raise ExportError(f"{error}. The model's states do not fit this --dtype; choose a wider one") from error
 
@@ -143,6 +207,10 @@ def _batches(contents: Sequence[Content]) -> Iterator[Sequence[Content]]:
 
 def _named(role: Role, batch: int, depth: int) -> str:
     return f"{role}_{batch}_{depth}"
+
+
+def _told(statistic: str, batch: int) -> str:
+    return f"{statistic}_{batch}"
 
 
 def _own_pictures() -> list[Image.Image]:

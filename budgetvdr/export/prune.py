@@ -28,18 +28,18 @@ def _needed(graph: onnx.GraphProto, outputs: Collection[str]) -> set[str]:
     # Nodes stand behind those whose results they take.
     for node in reversed(graph.node):
         if not needed.isdisjoint(node.output):
-            needed.update(_taken(node))
+            needed.update(taken(node))
     needed.discard("")
     return needed
 
 
-def _taken(node: onnx.NodeProto) -> Iterator[str]:
+def taken(node: onnx.NodeProto) -> Iterator[str]:
     """What a node takes, graphs inside of it included."""
     yield from node.input
     for attribute in node.attribute:
         for inner in (attribute.g, *attribute.graphs):
             for part in inner.node:
-                yield from _taken(part)
+                yield from taken(part)
             yield from (output.name for output in inner.output)
 
 

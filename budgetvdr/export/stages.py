@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from filelock import FileLock, Timeout
 
 from budgetvdr.export.errors import ExportError
 
-_STATE_NAME = "stages.json"
+STATE_NAME = "stages.json"
+"""What is noted of the stages, in the folder that is worked in."""
+
 _FORMAT = 1
 
 
@@ -30,8 +32,13 @@ class Stages:
         self._head = {"format": _FORMAT, "inputs": inputs}
         self._records: dict[str, Any] = self._read()
         if not self._records:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            # The notes stay until there are new ones: without them the folder would be nobody's.
+            for path in folder.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                elif path.name != STATE_NAME:
+                    path.unlink()
             self._write()
 
     def facts(self, stage: str) -> dict[str, Any] | None:
@@ -53,16 +60,16 @@ class Stages:
         self._write()
 
     def _write(self) -> None:
-        new = self.folder / f"{_STATE_NAME}.new"
+        new = self.folder / f"{STATE_NAME}.new"
         with new.open("w", encoding="utf-8") as stream:
             json.dump({**self._head, "stages": self._records}, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        new.replace(self.folder / _STATE_NAME)
+        new.replace(self.folder / STATE_NAME)
 
     def _read(self) -> dict[str, Any]:
         try:
-            raw = json.loads((self.folder / _STATE_NAME).read_text(encoding="utf-8"))
+            raw = json.loads((self.folder / STATE_NAME).read_text(encoding="utf-8"))
             if {key: raw[key] for key in self._head} != self._head:
                 return {}
             return dict(raw["stages"])
@@ -79,7 +86,7 @@ def partial_folder(out: Path) -> Iterator[Path]:
     if out.exists():
         raise ExportError(f"{out} exists: choose a new folder for the bundle, or delete it")
     partial = out.with_name(f"{out.name}.partial")
-    if partial.is_dir() and any(partial.iterdir()) and not (partial / _STATE_NAME).is_file():
+    if partial.is_dir() and any(partial.iterdir()) and not (partial / STATE_NAME).is_file():
         raise ExportError(f"{partial} is in the way and was not made by an export that got anywhere; delete it")
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out.with_name(f"{out.name}.lock"))
@@ -90,10 +97,12 @@ def partial_folder(out: Path) -> Iterator[Path]:
     try:
         yield partial
     finally:
-        if partial.is_dir() and [path.name for path in partial.iterdir()] == [_STATE_NAME]:
+        if partial.is_dir() and [path.name for path in partial.iterdir()] == [STATE_NAME]:
             shutil.rmtree(partial)
+        # While it is held: whoever takes the lock meanwhile would lose the file to this.
+        with suppress(OSError):  # systems that keep open files
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
-        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 def sha256(path: Path, length: int | None = None) -> str:

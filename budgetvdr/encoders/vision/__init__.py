@@ -77,21 +77,22 @@ def open_preprocessor(folder: Path) -> Preprocessor:
     path = folder / SETTINGS_NAME
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-        family = str(settings.pop("family"))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise BundleError(
             f"{path} is not readable as settings of preprocessing ({type(error).__name__}: {error}); "
             "export the bundle again"
         ) from error
+    if not isinstance(settings, dict) or not isinstance(settings.get("family"), str):
+        raise BundleError(f"{path}: expected an object with the name of a family; export the bundle again")
+    family = settings.pop("family")
     tokenizer = prompts.open_tokenizer(folder / TOKENIZER_NAME)
     try:
         return make_preprocessor(family, settings, tokenizer)
     except BundleError as error:
         raise BundleError(f"{path}: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise BundleError(
-            f"{path} is not right for {family} ({type(error).__name__}: {error}); export the bundle again"
-        ) from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        raise BundleError(f"{path} is not right for {family} ({what}); export the bundle again") from error
 
 
 def make_preprocessor(family: str, settings: Mapping[str, Any], tokenizer: Tokenizer) -> Preprocessor:

@@ -141,8 +141,13 @@ def _load_trained(folder: Path, depths: tuple[int, ...] | None, dtype: torch.dty
 def _filled(
     kind: type[VisionModel], config: Mapping[str, Any], weights: Merged, dtype: torch.dtype, folder: Path
 ) -> nn.Module:
-    with no_init_weights():
-        published = kind.empty(config)
+    try:
+        with no_init_weights():
+            published = kind.empty(config)
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder}: no {config.get('model_type')} can be made of its config ({type(error).__name__}: {error})"
+        ) from error
     fill(published, weights, dtype, folder)
     return published
 
