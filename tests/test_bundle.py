@@ -33,11 +33,10 @@ def edit(bundle: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_the_bundled_manifest_promises_what_the_documentation_says() -> None:
     manifest = load_manifest(bundled_folder())
     assert manifest.depths == (2, 4, 6)
-    assert manifest.dims == (32, 64, 128)
-    assert manifest.trained_exits == (2, 4, 6)
-    assert manifest.query_depths == {2: (2,), 4: (4,), 6: (2, 4, 6)}
+    assert manifest.dims == (32, 64, 128, 256, 384)
+    assert manifest.trained_exits == (6,)
     presets = {name: (preset.depth, preset.dim) for name, preset in manifest.presets.items()}
-    assert presets == {"full": (6, 128), "balanced": (6, 64), "fast": (6, 32)}
+    assert presets == {"full": (6, 384), "balanced": (6, 128), "fast": (6, 64)}
 
 
 def test_the_bundled_files_are_whole_small_and_licensed() -> None:
@@ -81,8 +80,8 @@ def test_windows_for_compression_are_read_and_may_be_missing(bundle: Path) -> No
 
 
 def test_query_depths_are_read_and_each_depth_searches_its_own(bundle: Path) -> None:
-    edit(bundle, lambda m: m.update(query_depths={"6": [4, 6]}))
-    assert load_manifest(bundle).query_depths == {2: (2,), 4: (4,), 6: (4, 6)}
+    edit(bundle, lambda m: m.update(query_depths={"6": [2, 4, 6]}))
+    assert load_manifest(bundle).query_depths == {2: (2,), 4: (4,), 6: (2, 4, 6)}
     # As bundles were written before they had any.
     edit(bundle, lambda m: m.pop("query_depths"))
     assert load_manifest(bundle).query_depths == {2: (2,), 4: (4,), 6: (6,)}
@@ -118,7 +117,7 @@ CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "query_depths of page depth 6 must be .*found .6, 2.": lambda m: m.update(query_depths={"6": [6, 2]}),
     "query_depths of page depth 6 must be .*found .3, 6.": lambda m: m.update(query_depths={"6": [3, 6]}),
     "query_depths of page depth 5 must be ascending, some of .2, 4, 6.": lambda m: m.update(query_depths={"5": [5]}),
-    "readable manifest .*first <= last": lambda m: m["compression"]["6"].update(first=9),
+    "readable manifest .*first <= last": lambda m: m["compression"]["6"].update(first=4),
     "readable manifest .*found .*steps=0": lambda m: m["compression"]["6"].update(steps=0),
     "readable manifest .*KeyError: 'steps'": lambda m: m["compression"]["6"].pop("steps"),
 }
