@@ -178,22 +178,14 @@ def test_slots_are_drawn_as_unit_vectors_anew_for_each_place_side_and_seed() -> 
         draw(0, 64)
 
 
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+@pytest.fixture(scope="module", params=EXPORTED)
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Exported by the command, its seed other than the usual one."""
-    made = {}
-    for family in EXPORTED:
-        folder = tmp_path_factory.mktemp(family)
-        WRITERS[family](folder / "checkpoint", layers=3)
-        made[family] = folder / "bundle"
-        options = ["--depths", "1,3", "--dims", "8,16", "--slots", str(COUNT), "--slot-seed", "7"]
-        assert command.main([str(folder / "checkpoint"), "--out", str(made[family]), *options]) == 0
-    return made
-
-
-@pytest.fixture(params=EXPORTED)
-def bundle(request: pytest.FixtureRequest, bundles: dict[str, Path]) -> Path:
-    return bundles[request.param]
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    WRITERS[request.param](folder / "checkpoint", layers=3)
+    options = ["--depths", "1,3", "--dims", "8,16", "--slots", str(COUNT), "--slot-seed", "7"]
+    assert command.main([str(folder / "checkpoint"), "--out", str(folder / "bundle"), *options]) == 0
+    return folder / "bundle"
 
 
 def pages() -> list[Page]:
