@@ -22,7 +22,7 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 demo: install
 	$(BIN)/budgetvdr demo $(if $(PDF),"$$PDF") $(if $(Q),--query "$$Q")
