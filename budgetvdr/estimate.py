@@ -11,7 +11,7 @@ from typing import Final, TypeGuard
 from budgetvdr.budget import Budget, Plan, is_count, plan, served_presets
 from budgetvdr.bundle import Manifest, load_manifest
 from budgetvdr.checks import settings_for, threads_or_cores
-from budgetvdr.encoders.open import _folder, bundled_folder
+from budgetvdr.encoders.open import bundle_folder
 from budgetvdr.errors import BudgetError, QueryError
 from budgetvdr.first_stage import LEAST_VECTORS
 from budgetvdr.memory import parse_bytes, quarter_of_machine
@@ -77,7 +77,7 @@ def estimate(
     for vectors_per_page or gamma that are none.
     """
     _check(pages, vectors_per_page, gamma)
-    manifest = load_manifest(bundled_folder() if encoder is None else _folder(encoder))
+    manifest = load_manifest(bundle_folder(encoder))
     stored = settings_for(manifest, depths).depths
     point = _point(budget, manifest, stored)
     tokens, vectors = pages * vectors_per_page, pages * vectors_per_page * gamma

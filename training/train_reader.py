@@ -147,7 +147,7 @@ def report(step: int, metrics: Mapping[str, float]) -> None:
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; its defaults are the run that the bundled reader comes from."""
+    """The command line; its defaults are the run in README.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Help)
     parser.add_argument("--corpus", type=Path, required=True, help="folder that build_corpus.py wrote")
     parser.add_argument("--folder", type=Path, required=True, help="folder of the run: metrics, states, loss.svg")

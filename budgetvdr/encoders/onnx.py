@@ -72,6 +72,11 @@ class Sessions:
         session = self.open(graph)
         return frozenset(given.name for given in (*session.get_inputs(), *session.get_overridable_initializers()))
 
+    def taken(self, graph: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that a graph has inputs for: a shallow one may not need all. Raises as `run` does."""
+        names = self.inputs(graph)
+        return {name: array for name, array in arrays.items() if name in names}
+
     def outputs(self, graph: str) -> dict[str, list[int | str | None]]:
         """Shape of each of a graph's outputs, with names for dimensions that vary. Raises as `run` does."""
         return {given.name: given.shape for given in self.open(graph).get_outputs()}

@@ -38,7 +38,7 @@ def open_encoder(
     first, MissingExtraError without onnxruntime, and without huggingface_hub for a name on the hub, ProviderError for
     a provider that cannot be used.
     """
-    folder = bundled_folder() if bundle is None else _folder(bundle)
+    folder = bundle_folder(bundle)
     manifest = load_manifest(folder)
     verify_once(manifest, folder)
     if manifest.family == READER:
@@ -58,8 +58,13 @@ def usual_depths(layers: int) -> tuple[int, ...]:
     return tuple(sorted({max(1, round(layers / 4)), max(1, round(layers / 2)), layers}))
 
 
-def _folder(bundle: str | Path) -> Path:
-    """The folder of a bundle, downloaded where need be."""
+def bundle_folder(bundle: str | Path | None) -> Path:
+    """The folder of a bundle, named as for `open_encoder`; downloaded where need be.
+
+    Raises BundleError for a checkpoint, MissingExtraError without huggingface_hub for a name on the hub.
+    """
+    if bundle is None:
+        return bundled_folder()
     folder = Path(bundle)
     named = isinstance(bundle, str) and not folder.exists() and is_hub_name(bundle)
     if named:

@@ -14,11 +14,12 @@ from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.compress import Attention, joined, token_signals
 from budgetvdr.encoders import LayerSupport
 from budgetvdr.encoders.attention import STARTS, Ask, require_attention
+from budgetvdr.encoders.common import check_depths, exit_name, page_failure, unit_rows
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.reading import PageReader, Stages, as_lines
 from budgetvdr.encoders.tokens import WordPieces
 from budgetvdr.encoders.windows import windows
-from budgetvdr.errors import BudgetError, BudgetVDRError, PageError, QueryError
+from budgetvdr.errors import BudgetVDRError, QueryError
 from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Scores, Vectors
 
 MOST_TOKENS = 8192
@@ -72,7 +73,7 @@ class ReaderEncoder:
         installed, all before any page is read.
         """
         wanted = tuple(sorted(set(depths)))
-        self._check_depths(wanted)
+        check_depths(self._manifest, wanted)
         ask = self._ask(attention or {}, wanted)
         if ask.layers:
             require_attention(self._manifest, self._sessions, wanted[-1])
@@ -84,7 +85,7 @@ class ReaderEncoder:
             try:
                 return self._encode_page(page, wanted, ask)
             except Exception as error:  # whatever a picture, a font or a callback raises concerns this page alone
-                return _failure(page, error)
+                return page_failure(page, error)
 
         with ThreadPoolExecutor(self._threads, "budgetvdr-encode") as pool:
             results = [pool.submit(encode, page) for page in pages]
@@ -104,7 +105,7 @@ class ReaderEncoder:
         Raises QueryError for a text that is empty, too long or without a single known character, BudgetError for a
         depth the bundle lacks.
         """
-        self._check_depths((depth,))
+        check_depths(self._manifest, (depth,))
         tokens = self._pieces.query(text)
         longest = self._manifest.max_query_tokens - 2
         if not tokens.ids:
@@ -120,9 +121,9 @@ class ReaderEncoder:
             )
         graph = self._manifest.query_graphs[depth]
         ids = np.array(tokens.ids, dtype=np.int64)
-        (states,) = self._sessions.run(graph, {"ids": self._pieces.window(ids)}, [_exit(depth)])
+        (states,) = self._sessions.run(graph, {"ids": self._pieces.window(ids)}, [exit_name(depth)])
         vectors = states[0, 1:-1]
-        return EncodedQuery(_unit(vectors) if self._manifest.unit_queries else vectors.copy(), tokens.pieces)
+        return EncodedQuery(unit_rows(vectors) if self._manifest.unit_queries else vectors.copy(), tokens.pieces)
 
     def encode_support(self, page: Page, steps: int) -> LayerSupport:
         """Every exit's vectors and every layer's support after steps 1 to `steps`, for calibration.
@@ -158,7 +159,7 @@ class ReaderEncoder:
         on_attention: Callable[[Sequence[Scores]], object],
     ) -> Mapping[int, Vectors]:
         """ids (n,) -> for every depth (n, D). on_attention: given the outputs asked for, window by window."""
-        graph, outputs = self._manifest.page_graphs[depths[-1]], [_exit(depth) for depth in depths]
+        graph, outputs = self._manifest.page_graphs[depths[-1]], [exit_name(depth) for depth in depths]
         beside = ask.inputs(depths[-1])
         width = self._manifest.dims[-1]
         vectors = {depth: np.empty((len(ids), width), np.float32) for depth in depths}
@@ -174,25 +175,3 @@ class ReaderEncoder:
     def _ask(self, windows: Mapping[int, Window], depths: Sequence[int]) -> Ask:
         apart = bool(windows) and STARTS in self._sessions.inputs(self._manifest.page_graphs[depths[-1]])
         return Ask.of(windows, depths, apart=apart)
-
-    def _check_depths(self, depths: Sequence[int]) -> None:
-        if not depths or not set(depths) <= set(self._manifest.depths):
-            raise BudgetError(f"{self._manifest.name} has exits at {self._manifest.depths}, asked for {tuple(depths)}")
-
-
-def _exit(depth: int) -> str:
-    return f"exit_{depth}"
-
-
-def _unit(rows: Vectors) -> Vectors:
-    unit: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
-    return unit
-
-
-def _failure(page: Page, error: Exception) -> PageError:
-    if isinstance(error, PageError):
-        return error
-    what = str(error) if isinstance(error, BudgetVDRError) else f"{type(error).__name__}: {error}"
-    failure = PageError(f"{page.doc_id}: page {page.page_num} cannot be encoded: {what}", page_num=page.page_num)
-    failure.__cause__ = error
-    return failure

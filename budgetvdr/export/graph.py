@@ -15,7 +15,7 @@ from onnxscript import optimizer
 from PIL import Image
 from torch import Tensor, nn
 
-from budgetvdr.encoders.vision.encoder import exit_name
+from budgetvdr.encoders.common import exit_name
 from budgetvdr.encoders.vision.slots import INPUT as SLOTS
 from budgetvdr.export.errors import ExportError
 from budgetvdr.export.network import Constant, Network

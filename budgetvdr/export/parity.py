@@ -16,9 +16,10 @@ from PIL import Image
 
 from budgetvdr.bundle import Parity, Window
 from budgetvdr.encoders.attention import INPUTS, OUTPUTS, Ask
+from budgetvdr.encoders.common import exit_name
 from budgetvdr.encoders.onnx import Sessions
 from budgetvdr.encoders.vision import Preprocessor, VisionBatch
-from budgetvdr.encoders.vision.encoder import exit_name, page_picture
+from budgetvdr.encoders.vision.encoder import page_picture
 from budgetvdr.encoders.vision.slots import INPUT as SLOTS
 from budgetvdr.errors import EncodingError, PageError
 from budgetvdr.export.errors import ExportError
@@ -192,8 +193,7 @@ def _cosines(found: npt.NDArray[np.float32], exact: npt.NDArray[np.float32]) -> 
 def _run(
     sessions: Sessions, graph: str, arrays: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str]
 ) -> list[npt.NDArray[np.float32]]:
-    taken = sessions.inputs(graph)
-    inputs = {name: array for name, array in arrays.items() if name in taken}
+    inputs = sessions.taken(graph, arrays)
     try:
         return sessions.run(graph, inputs, outputs)
     except EncodingError as error:

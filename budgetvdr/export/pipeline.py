@@ -17,8 +17,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, SLOTS_NAME, Manifest, Parity, Preset
+from budgetvdr.encoders.common import exit_name
 from budgetvdr.encoders.vision import SETTINGS_NAME, TOKENIZER_NAME, open_preprocessor, write_preprocessor
-from budgetvdr.encoders.vision.encoder import exit_name
 from budgetvdr.encoders.vision.slots import SEED, SlotPreprocessor, draw, with_slots
 from budgetvdr.export import parity
 from budgetvdr.export.checkpoints import Plan

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from time import thread_time
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +18,13 @@ from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.compress import token_signals
 from budgetvdr.encoders import LayerSupport
 from budgetvdr.encoders.attention import Ask, require_attention
+from budgetvdr.encoders.common import check_depths, exit_name, page_failure, unit_rows
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.vision import VisionBatch, open_preprocessor
 from budgetvdr.encoders.vision.slots import INPUT as SLOTS
 from budgetvdr.encoders.vision.slots import with_slots
-from budgetvdr.errors import BudgetError, BudgetVDRError, BundleError, CompressionError, PageError, QueryError
-from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Vectors
+from budgetvdr.errors import BudgetVDRError, BundleError, CompressionError, PageError, QueryError
+from budgetvdr.pages import EncodedPage, EncodedQuery, Page
 from budgetvdr.sources.pictures import upright_rgb
 
 LONGEST_SIDE = 2048
@@ -113,7 +113,7 @@ class VisionEncoder:
         the manifest says, CompressionError for attention that the bundle does not give, all before any page is drawn.
         """
         wanted = tuple(sorted(set(depths)))
-        self._check_depths(wanted)
+        check_depths(self._manifest, wanted)
         ask = Ask.of(attention or {}, wanted)
         self._check_graph(self._manifest.page_graphs[wanted[-1]], wanted)
         if ask.layers:
@@ -133,7 +133,7 @@ class VisionEncoder:
         Raises QueryError for a text that is empty or too long, BudgetError for a depth the bundle lacks, BundleError
         for a graph that cannot be loaded or is not what the manifest says.
         """
-        self._check_depths((depth,))
+        check_depths(self._manifest, (depth,))
         if not text.strip():
             raise QueryError(f"the query has nothing to search for: expected words, found {text[:40]!r}")
         batch = self._preprocessor.queries([text])
@@ -142,9 +142,11 @@ class VisionEncoder:
             raise QueryError(f"the query has {tokens} tokens and the encoder takes {longest}; ask a shorter question")
         graph = self._manifest.query_graphs[depth]
         self._check_graph(graph, (depth,))
-        (states,) = self._sessions.run(graph, self._taken(graph, batch), [exit_name(depth)])
+        (states,) = self._sessions.run(graph, self._sessions.taken(graph, batch.arrays), [exit_name(depth)])
         vectors = states[0][batch.counts[0]]
-        return EncodedQuery(_unit(vectors) if self._manifest.unit_queries else vectors, self._preprocessor.pieces(text))
+        return EncodedQuery(
+            unit_rows(vectors) if self._manifest.unit_queries else vectors, self._preprocessor.pieces(text)
+        )
 
     def encode_support(self, page: Page, steps: int) -> LayerSupport:
         """Every exit's vectors and every layer's support after steps 1 to `steps`, for calibration.
@@ -176,7 +178,7 @@ class VisionEncoder:
             picture = page_picture(page)
             pixels = self._preprocessor.pixels(picture)
         except Exception as error:  # whatever a picture or a callback raises concerns this page alone
-            return _Drawn(page, None, _failure(page, error), 0, thread_time() - start)
+            return _Drawn(page, None, page_failure(page, error), 0, thread_time() - start)
         return _Drawn(page, picture, None, pixels, thread_time() - start)
 
     def _encode(self, batch: Sequence[_Drawn], depths: Sequence[int], ask: Ask) -> list[EncodedPage | PageError]:
@@ -188,7 +190,7 @@ class VisionEncoder:
                 encoded = iter(self._encode_good(good, depths, ask))
             except Exception as error:  # as in _draw; one that concerns the bundle comes back for every page
                 if len(good) == 1:
-                    encoded = iter([_failure(good[0].page, error)])
+                    encoded = iter([page_failure(good[0].page, error)])
                 else:
                     encoded = (result for drawn in good for result in self._encode([drawn], depths, ask))
         return [next(encoded) if drawn.error is None else drawn.error for drawn in batch]
@@ -220,17 +222,8 @@ class VisionEncoder:
         """(B, L, D) of every depth, and the statistics asked for."""
         deepest = depths[-1]
         graph = self._manifest.page_graphs[deepest]
-        inputs = {**self._taken(graph, batch), **ask.inputs(deepest)}
+        inputs = {**self._sessions.taken(graph, batch.arrays), **ask.inputs(deepest)}
         return self._sessions.run(graph, inputs, [*map(exit_name, depths), *ask.outputs])
-
-    def _taken(self, graph: str, batch: VisionBatch) -> dict[str, npt.NDArray[Any]]:
-        """The arrays that a graph has inputs for: a shallow one may not need all."""
-        names = self._sessions.inputs(graph)
-        return {name: array for name, array in batch.arrays.items() if name in names}
-
-    def _check_depths(self, depths: Sequence[int]) -> None:
-        if not depths or not set(depths) <= set(self._manifest.depths):
-            raise BudgetError(f"{self._manifest.name} has exits at {self._manifest.depths}, asked for {tuple(depths)}")
 
     def _require_attention(self, depth: int) -> None:
         """Raises CompressionError where pages have no vectors that attention could tell of."""
@@ -260,11 +253,6 @@ class VisionEncoder:
                 )
 
 
-def exit_name(depth: int) -> str:
-    """The output of a graph with the vectors of an exit."""
-    return f"exit_{depth}"
-
-
 def page_picture(page: Page) -> Image.Image:
     """The picture of a page, upright and RGB. Raises PageError where it has none, SourceError where it is damaged."""
     if page.image is not None:
@@ -288,17 +276,3 @@ def _batches(pages: Iterable[_Drawn], most: int) -> Iterator[list[_Drawn]]:
         batch.append(drawn)
     if batch:
         yield batch
-
-
-def _unit(rows: Vectors) -> Vectors:
-    unit: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
-    return unit
-
-
-def _failure(page: Page, error: Exception) -> PageError:
-    if isinstance(error, PageError):
-        return error
-    what = str(error) if isinstance(error, BudgetVDRError) else f"{type(error).__name__}: {error}"
-    failure = PageError(f"{page.doc_id}: page {page.page_num} cannot be encoded: {what}", page_num=page.page_num)
-    failure.__cause__ = error
-    return failure

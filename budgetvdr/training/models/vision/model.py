@@ -107,9 +107,11 @@ class VisionModel(ElasticModel):
         """Width of the states between layers."""
         return int(self.exits[str(self.depths[0])].get_submodule("projection").in_features)  # type: ignore[arg-type]
 
-    @abstractmethod
     def layers(self) -> nn.ModuleList:
-        """The decoder's layers."""
+        """The decoder's layers, beside its final norm."""
+        layers = self.published.get_submodule(f"{self.norm_path.rpartition('.')[0]}.layers")
+        assert isinstance(layers, nn.ModuleList)
+        return layers
 
     @abstractmethod
     def begin(self, inputs: Inputs) -> Beginning:

@@ -69,12 +69,6 @@ class ModernVBert(VisionModel):
         )
         return ModernVBertPreprocessor(settings, tokenizer)
 
-    def layers(self) -> nn.ModuleList:
-        """ModernBERT's."""
-        layers = self.published.get_submodule("text_model.layers")
-        assert isinstance(layers, nn.ModuleList)
-        return layers
-
     def attention_of(self, layer: nn.Module) -> nn.Module:
         """ModernBERT has a name of its own for it."""
         return layer.get_submodule("attn")

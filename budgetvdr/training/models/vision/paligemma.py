@@ -70,12 +70,6 @@ class PaliGemma(VisionModel):
         )
         return PaliGemmaPreprocessor(settings, open_tokenizer(folder / TOKENIZER_NAME))
 
-    def layers(self) -> nn.ModuleList:
-        """Gemma's."""
-        layers = self.published.get_submodule("language_model.layers")
-        assert isinstance(layers, nn.ModuleList)
-        return layers
-
     def begin(self, inputs: Inputs) -> Beginning:
         """Prompt and picture see each other whole; positions count from 1."""
         text = self.published.get_submodule("language_model")

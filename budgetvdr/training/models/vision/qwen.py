@@ -99,12 +99,6 @@ class Qwen(VisionModel):
         )
         return QwenPreprocessor(config["model_type"], settings, tokenizer)
 
-    def layers(self) -> nn.ModuleList:
-        """The decoder's."""
-        layers = self.published.get_submodule("language_model.layers")
-        assert isinstance(layers, nn.ModuleList)
-        return layers
-
     def checkpoint_activations(self, on: bool) -> None:
         """Of the decoder's layers and of the tower's blocks, which take the most memory."""
         self.checkpointing = on
