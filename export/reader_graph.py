@@ -48,6 +48,13 @@ class Head:
     token_weight: Floats | None = None
     token_bias: Floats | None = None
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether it gives the hidden states as they are, so that a graph needs no product for it."""
+        rows, columns = self.projection.shape
+        plain = rows == columns and np.array_equal(self.projection, np.eye(rows)) and not self.bias.any()
+        return plain and self.token_weight is None
+
 
 @dataclass
 class Graph(Nodes):

@@ -27,8 +27,8 @@ class Promise:
     """What the weights are good for, as the manifest will say it.
 
     depths, dims: ascending; trained_exits: those of the depths that were trained. query_depths: page depth -> query
-    depths trained for it. heads: depth -> head, none where exits give hidden states. Query vectors are of unit length
-    unless the heads weigh tokens. max_tokens, max_query_tokens: longest texts, both marks included.
+    depths trained for it. heads: depth -> head, none for an exit that gives its hidden states. Query vectors are of
+    unit length unless the heads weigh tokens. max_tokens, max_query_tokens: longest texts, both marks included.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Promise:
         widths = {"full": self.dims[-1], "balanced": self.dims[len(self.dims) // 2], "fast": narrow}
         points = {name: Preset(self.depths[-1], dim) for name, dim in widths.items()}
         for name, (depth, dim) in PRESETS.items():
-            if depth in self.heads and depth in self.trained_exits and dim in self.dims:
+            if self.heads and depth in self.trained_exits and dim in self.dims:
                 points[name] = Preset(depth, dim)
         return points
 
@@ -145,5 +145,7 @@ def _heads(folder: Path, depths: tuple[int, ...], width: int, *, weighted: bool)
                 f"{path}: expected {', '.join(parts)}, {width} components wide, found "
                 f"{ {name: values.shape for name, values in sorted(tensors.items())} }"
             )
-        heads[depth] = Head(*(tensors[part] for part in parts))
+        head = Head(*(tensors[part] for part in parts))
+        if not head.is_identity:
+            heads[depth] = head
     return heads

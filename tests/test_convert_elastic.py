@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tiny_bert
 import torch
@@ -17,7 +18,9 @@ from budgetvdr.bundle import Manifest, Preset, load_manifest, verify_files
 from budgetvdr.encoders.reader import ReaderEncoder
 from budgetvdr.pages import EncodedPage, Page, Vectors, Words
 from budgetvdr.training.checkpoint import load_checkpoint, save_checkpoint
+from budgetvdr.training.models.heads import start_heads
 from budgetvdr.training.models.model import Role
+from budgetvdr.training.models.reader import load_published
 
 TEXTS = ("fish swim in cold water", "the board signs off all capital spending above a limit", "page")
 
@@ -169,6 +172,23 @@ def test_a_bundle_is_replaced_whole(checkpoint: Path, tmp_path: Path, monkeypatc
     with pytest.raises(SystemExit, match=r"holds notes\.txt"):
         convert(checkpoint, bundle)
     assert (bundle / "notes.txt").is_file()
+
+
+def test_an_exit_that_keeps_its_hidden_states_has_no_product_for_it(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "source")
+    model = load_published(source, depths=(1, 3), dim=tiny_bert.HIDDEN, max_tokens=32)
+    start_heads(model, list(TEXTS))
+    objective = replace(OBJECTIVE, dims=(8, tiny_bert.HIDDEN))
+    save_checkpoint(model, objective, tmp_path / "saved", source=source, name="tiny", steps=0)
+    bundle = convert(tmp_path / "saved", tmp_path / "bundle")
+    graph = onnx.load(str(bundle / "depth_3.onnx"), load_external_data=False).graph
+    names = {name for node in graph.node for name in node.input}
+    assert any(name.startswith("exits.1.projection") for name in names)
+    assert not any(name.startswith("exits.3.projection") for name in names)
+    exact = exact_vectors(tmp_path / "saved", "page")[3]
+    for found, expected in zip(bundle_vectors(bundle, "page")[3], exact, strict=True):
+        assert found.shape == expected.shape
+        assert float((unit(found) * unit(expected)).sum(axis=1).min()) > 0.98
 
 
 def test_named_points_are_those_chosen_where_they_were_trained() -> None:

@@ -20,7 +20,7 @@ from budgetvdr.training.files import sha256
 from budgetvdr.training.journal import read_metrics
 from budgetvdr.training.loop import train
 from budgetvdr.training.mm_matryoshka import Objective
-from budgetvdr.training.models.reader import ReaderModel
+from budgetvdr.training.models.reader import ReaderModel, load_published, plain_reader
 from budgetvdr.training.text_pairs import TextPage, TextPair
 
 
@@ -42,7 +42,7 @@ def corpus(folder: Path) -> Path:
 def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "training"))
     recipe = importlib.import_module("train_reader")
-    monkeypatch.setattr(recipe, "OBJECTIVE", Objective(depths=(1, 3), dims=(4, 16), cross_depth=1.0))
+    monkeypatch.setattr(recipe, "OBJECTIVE", Objective(depths=(1, 3), dims=(4, 16)))
     return recipe
 
 
@@ -50,7 +50,8 @@ def command(folder: Path) -> list[str]:
     """A run of one step without evaluation; later options win."""
     paths = {"corpus": corpus(folder / "corpus"), "weights": write_source(folder / "published")}
     paths |= {"folder": folder / "run", "out": folder / "out"}
-    words = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
+    paths |= {"train": "all", "cross-depth": "1"}
+    words = [word for name, value in paths.items() for word in (f"--{name}", str(value))]
     return [*words, "--steps", "1", "--batch", "4", "--held-out", "0", "--temperature", "0.1"]
 
 
@@ -92,6 +93,21 @@ def test_a_run_from_the_command_line(recipe: ModuleType, tmp_path: Path) -> None
         recipe.main([*options, "--out", str(tmp_path / "again")])
 
 
+def test_heads_alone_leave_the_last_exit_as_published(recipe: ModuleType, tmp_path: Path) -> None:
+    recipe.main([*command(tmp_path), "--train", "heads", "--steps", "3", "--head-learning-rate", "0.01"])
+    manifest = load_manifest(tmp_path / "out")
+    assert (manifest.depths, dict(manifest.query_depths)) == ((1, 3), {1: (1,), 3: (1, 3)})
+    trained, published = load_checkpoint(tmp_path / "out"), plain_reader(tmp_path / "published")
+    inputs = trained.prepare([" ".join(WORDS[:9])], "page")
+    with torch.no_grad():
+        expected = published(inputs, "page").exits[3][..., :16]
+        torch.testing.assert_close(trained(inputs, "page").exits[3], expected, atol=1e-6, rtol=0)
+    started = load_published(tmp_path / "published", depths=(1, 3), dim=16)
+    recipe.start_heads(started, [str(text_set(tmp_path / "corpus/train").load("p0"))])
+    weights = [model.heads().state_dict()["1.projection.weight"] for model in (trained, started)]
+    assert float((weights[0] - weights[1]).abs().max()) > 1e-3
+
+
 def test_a_checkpoint_that_is_there_stops_a_run_before_its_first_step(recipe: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(CheckpointError, match="exists"):
@@ -129,8 +145,8 @@ def test_a_run_goes_on_from_a_checkpoint_with_its_heads(
 def test_the_defaults_are_the_bundled_readers(recipe: ModuleType) -> None:
     options = recipe.read_options(["--corpus", "c", "--folder", "f", "--out", "o"])
     settings, objective = recipe.settings_of(options), recipe.objective_of(options)
-    assert (settings.steps, settings.batch, settings.evaluate_every, settings.save_every) == (900, 16, 200, 200)
-    assert (options.max_tokens, options.held_out) == (256, 150)
+    assert (settings.steps, settings.batch, settings.evaluate_every, settings.save_every) == (800, 16, 200, 200)
+    assert (options.train, options.max_tokens, options.held_out, objective.cross_depth) == ("heads", 256, 150, 0.0)
     assert (objective.teacher, set(objective.alpha.values())) == (1.0, {0.3})
 
 

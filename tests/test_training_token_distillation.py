@@ -51,18 +51,24 @@ def test_equals_a_slow_loop() -> None:
         exponents = [math.exp(sum(a * b for a, b in zip(token, other, strict=True)) / 0.3) for other in answering]
         return [value / sum(exponents) for value in exponents]
 
+    def divergence(teacher: list[float], student: list[float]) -> float:
+        return sum(a * math.log(a / b) for a, b in zip(teacher, student, strict=True))
+
+    # Of 9 page tokens the first asks (the next would be the 13th); it finds those of the second and third page.
+    assert pages.mask.sum() == 9
     terms = []
     for asked, answering in pairs:
         for dim in dims:
             mine, its = tokens(queries, asked, dim), tokens(taught.queries, 9, 12)
+            answers, known = tokens(pages, answering, dim), tokens(taught.pages, 9, 12)
             for first, last in ((0, 4), (4, 6)):
-                of_query = []
-                for at in range(first, last):
-                    q = nearness(mine[at], tokens(pages, answering, dim))
-                    p = nearness(its[at], tokens(taught.pages, 9, 12))
-                    of_query.append(sum(a * math.log(a / b) for a, b in zip(p, q, strict=True)))
-                terms.append(sum(of_query) / len(of_query))
-    assert found.item() == pytest.approx(sum(terms) / len(terms), rel=1e-5)
+                of_query = [
+                    divergence(nearness(its[at], known), nearness(mine[at], answers)) for at in range(first, last)
+                ]
+                terms.append(sum(of_query) / len(of_query) / 2)
+            others = nearness(tokens(pages, asked, dim)[0], answers[3:])
+            terms.append(divergence(nearness(known[0], known[3:]), others))
+    assert found.item() == pytest.approx(sum(terms) / 8, rel=1e-5)
 
 
 def test_equal_shares_of_the_queries_average_to_the_whole() -> None:
@@ -88,6 +94,27 @@ def test_gradients_reach_the_student_alone_and_no_padding() -> None:
         gradient = student.exits[2].grad
         assert gradient is not None
         assert torch.equal(gradient.abs().sum(-1) > 0, student.mask)
+
+
+def test_pages_ask_each_other_and_not_themselves() -> None:
+    # Queries are the teacher's own. Of one page's tokens nothing is asked; of two pages' the 1st and the 13th ask.
+    queries, taught_queries = states(1, (2,), 2, 8, (2,)), states(1, (2,), 2, 8, (2,))
+    alone, both = states(2, (2,), 12, 8, (12,)), states(2, (2,), 12, 8, (12, 12))
+    assert token_distillation(
+        queries, alone, TaughtStates(taught_queries, alone), [(2, 2)], [8], temperature=0.3
+    ).item() == pytest.approx(0.0, abs=1e-6)
+    other = {2: both.exits[2].detach().clone()}
+    # Nearer to another token of its own page: that the token itself asks does not see.
+    other[2][0, 0] = 2 * other[2][0, 0]
+    found = token_distillation(
+        queries, TokenStates(other, both.mask), TaughtStates(taught_queries, both), [(2, 2)], [8], temperature=0.3
+    )
+    assert found.item() == pytest.approx(0.0, abs=1e-6)
+    other[2][0, 0] = -other[2][0, 0]
+    found = token_distillation(
+        queries, TokenStates(other, both.mask), TaughtStates(taught_queries, both), [(2, 2)], [8], temperature=0.3
+    )
+    assert found.item() > 0.1
 
 
 def test_is_zero_for_the_teacher_itself() -> None:

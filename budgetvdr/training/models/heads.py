@@ -15,16 +15,16 @@ _BATCH = 32
 def start_heads(model: ReaderModel, pages: Sequence[str]) -> None:
     """Sets the projections from the hidden states of some pages; deterministic.
 
-    The last exit gets the directions with most of the states' squared length, the largest first, so that a prefix
-    keeps the most. The others get the linear map from their own states that comes nearest to the last exit's vectors:
-    a shallow query then finds deep pages from the first step.
+    The last exit gives the states' first components, so that at full width nothing is lost. The others get the linear
+    map from their own states that comes nearest to the last exit's vectors: a shallow query then finds deep pages from
+    the first step.
     """
     with torch.no_grad():
         states = _unit_states(model, pages)
+        first = torch.eye(model.shape.hidden_size)[: model.dim]
         last = states[model.depths[-1]]
-        principal = _principal(last, model.dim)
         for depth, rows in states.items():
-            weight = principal if depth == model.depths[-1] else _nearest(rows, last @ principal.T)
+            weight = first if depth == model.depths[-1] else _nearest(rows, last @ first.T)
             projection = model.heads().get_submodule(f"{depth}.projection")
             projection.get_parameter("weight").copy_(weight)
             projection.get_parameter("bias").zero_()
@@ -39,13 +39,6 @@ def _unit_states(model: ReaderModel, pages: Sequence[str]) -> dict[int, Tensor]:
         for depth, state in states.items():
             found[depth].append(torch.nn.functional.normalize(state[inputs["counts"]].float(), dim=-1))
     return {depth: torch.cat(rows) for depth, rows in found.items()}
-
-
-def _principal(rows: Tensor, count: int) -> Tensor:
-    """(count, hidden): uncentred, since cosines are taken from the origin."""
-    _, vectors = torch.linalg.eigh(rows.T @ rows)
-    largest: Tensor = vectors.flip(1)[:, :count].T
-    return largest
 
 
 def _nearest(rows: Tensor, targets: Tensor) -> Tensor:
