@@ -29,10 +29,10 @@ def made_up_sections(count: int, random: Generator) -> Iterator[Section]:
     for form in data["forms"]:
         seen: set[str] = set()
         while len(seen) < count:
-            organisation = f"{_pick(names['first'], random)} {_pick(names['second'], random)}"
-            chosen = {"o": organisation, "y": str(random.integers(2004, 2027)), "m": _pick(_MONTHS, random)}
+            organisation = f"{pick(names['first'], random)} {pick(names['second'], random)}"
+            chosen = {"o": organisation, "y": str(random.integers(2004, 2027)), "m": pick(_MONTHS, random)}
             if form["name"] in {"machine manual", "study"}:
-                chosen["m"] = f"{_pick('ABCDEFGHKLMNPRSTVX', random)}{random.integers(2, 99)}0"
+                chosen["m"] = f"{pick('ABCDEFGHKLMNPRSTVX', random)}{random.integers(2, 99)}0"
             title = form["title"].format(**chosen)
             if title not in seen:
                 seen.add(title)
@@ -49,11 +49,11 @@ def _section(
     sentences, asked = [form["opening"].format(**chosen)], []
     for index in random.permutation(len(form["facts"])):
         fact = form["facts"][index]
-        said = _pick(fact["said"], random).format(v=_value(fact["value"], names, random), **chosen)
+        said = pick(fact["said"], random).format(v=_value(fact["value"], names, random), **chosen)
         sentences.append(said[0].upper() + said[1:])
-        asked.append(Asked(_pick(fact["asked"], random).format(t=title, **chosen), sentences[-1]))
+        asked.append(Asked(pick(fact["asked"], random).format(t=title, **chosen), sentences[-1]))
         if random.random() < 0.4:
-            sentences.append(_pick(names["asides"], random))
+            sentences.append(pick(names["asides"], random))
     heading, template = f"{title}: {form['heading']}", f"made-up {form['name']}"
     return Section("made-up", title, title, heading, " ".join(sentences), template, tuple(asked[:2]))
 
@@ -61,20 +61,21 @@ def _section(
 def _value(kind: str, names: Mapping[str, Sequence[str]], random: Generator) -> str:
     number = float(random.lognormal(4, 1.5)) + 1
     return {
-        "money": f"{_pick(('EUR', 'USD', 'GBP', 'CHF'), random)} {number:,.1f} million",
+        "money": f"{pick(('EUR', 'USD', 'GBP', 'CHF'), random)} {number:,.1f} million",
         "count": f"{int(number * 20):,}",
         "percent": f"{random.uniform(1, 99):.1f} %",
-        "person": _pick(names["people"], random),
-        "office": _pick(names["offices"], random),
-        "days": f"{random.integers(2, 60)} {_pick(('days', 'working days', 'weeks', 'months'), random)}",
-        "price": f"{_pick('$€£', random)}{random.integers(5, 2500):,}",
+        "person": pick(names["people"], random),
+        "office": pick(names["offices"], random),
+        "days": f"{random.integers(2, 60)} {pick(('days', 'working days', 'weeks', 'months'), random)}",
+        "price": f"{pick('$€£', random)}{random.integers(5, 2500):,}",
         "weight": f"{random.uniform(1, 400):.1f} kg",
         "power": f"{random.uniform(0.1, 12):.1f} kW",
         "temperature": f"{random.integers(25, 60)} °C",
         "noise": f"{random.integers(30, 95)} dB",
-        "date": f"{random.integers(1, 29)} {_pick(_MONTHS, random)}",
+        "date": f"{random.integers(1, 29)} {pick(_MONTHS, random)}",
     }[kind]
 
 
-def _pick(choices: Sequence[str], random: Generator) -> str:
+def pick(choices: Sequence[str], random: Generator) -> str:
+    """One of the choices."""
     return choices[int(random.integers(len(choices)))]
