@@ -18,9 +18,6 @@ from budgetvdr.training.published import PUBLISHED_NAME
 
 ELASTIC_NAME = "elastic.json"
 _ELASTIC_VERSION = 1
-# Named points of trained bundles beside "full", as (depth, width); where one was not trained, the last exit at a like
-# width. Chosen on docs/results.md: width costs little until 64 components, and two layers find what four do.
-PRESETS: Mapping[str, tuple[int, int]] = {"balanced": (6, 128), "fast": (2, 64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +45,12 @@ class Promise:
 
     @property
     def presets(self) -> dict[str, Preset]:
-        """`PRESETS` where there are heads; without, and where a point was not trained, the deepest exit."""
-        # Without heads the narrowest width saves a millisecond in twenty more and costs a fifth of the quality
+        """Named points, all of the deepest exit: a query's layers are a small part of its search, width is not."""
+        # The narrowest of many widths saves a millisecond in twenty more and costs a fifth of the quality
         # (docs/results.md).
-        narrow = self.dims[0] if self.heads else self.dims[min(1, len(self.dims) - 1)]
+        narrow = self.dims[1 if len(self.dims) > 3 else 0]
         widths = {"full": self.dims[-1], "balanced": self.dims[len(self.dims) // 2], "fast": narrow}
-        points = {name: Preset(self.depths[-1], dim) for name, dim in widths.items()}
-        for name, (depth, dim) in PRESETS.items():
-            if self.heads and depth in self.trained_exits and dim in self.dims:
-                points[name] = Preset(depth, dim)
-        return points
+        return {name: Preset(self.depths[-1], dim) for name, dim in widths.items()}
 
 
 PUBLISHED = Promise(name=PUBLISHED_NAME, depths=(2, 4, 6), dims=(32, 64, 128, 256, 384), trained_exits=(6,))

@@ -34,7 +34,8 @@ def test_the_bundled_manifest_promises_what_the_documentation_says() -> None:
     manifest = load_manifest(bundled_folder())
     assert manifest.depths == (2, 4, 6)
     assert manifest.dims == (32, 64, 128, 256, 384)
-    assert manifest.trained_exits == (6,)
+    assert manifest.trained_exits == (2, 4, 6)
+    assert manifest.query_depths == {2: (2,), 4: (4,), 6: (6,)}
     presets = {name: (preset.depth, preset.dim) for name, preset in manifest.presets.items()}
     assert presets == {"full": (6, 384), "balanced": (6, 128), "fast": (6, 64)}
 

@@ -191,17 +191,12 @@ def test_an_exit_that_keeps_its_hidden_states_has_no_product_for_it(tmp_path: Pa
         assert float((unit(found) * unit(expected)).sum(axis=1).min()) > 0.98
 
 
-def test_named_points_are_those_chosen_where_they_were_trained() -> None:
-    recipe, nothing = tiny_bert.converter(), np.zeros((1, 1), np.float32)
-    head = recipe.elastic_promise.__globals__["Head"](nothing, nothing)
-    whole = recipe.Promise(
-        name="", depths=(2, 4, 6), dims=(32, 64, 128), trained_exits=(2, 4, 6), heads=dict.fromkeys((2, 4, 6), head)
-    )
-    assert whole.presets == {"full": Preset(6, 128), "balanced": Preset(6, 128), "fast": Preset(2, 64)}
-    last_alone = replace(whole, trained_exits=(6,))
-    assert last_alone.presets == {"full": Preset(6, 128), "balanced": Preset(6, 128), "fast": Preset(6, 32)}
-    narrow = replace(whole, dims=(16, 32))
-    assert {name: point.dim for name, point in narrow.presets.items()} == {"full": 32, "balanced": 32, "fast": 16}
+def test_named_points_are_widths_of_the_deepest_exit() -> None:
+    recipe = tiny_bert.converter()
+    promise = recipe.Promise(name="", depths=(2, 4, 6), dims=(32, 64, 128, 256, 384), trained_exits=(2, 4, 6))
+    assert promise.presets == {"full": Preset(6, 384), "balanced": Preset(6, 128), "fast": Preset(6, 64)}
+    narrow = replace(promise, depths=(2,), dims=(16, 32))
+    assert narrow.presets == {"full": Preset(2, 32), "balanced": Preset(2, 32), "fast": Preset(2, 16)}
 
 
 def test_longer_windows_can_be_asked_for(checkpoint: Path, tmp_path: Path) -> None:
