@@ -161,6 +161,6 @@ def _depths(wanted: Budget, query_depths: QueryDepths) -> tuple[int, int]:
     if wanted.strict and depth not in query_depths[page_depth]:
         raise BudgetError(
             f"queries of depth {depth} were not trained to search pages of depth {page_depth}: expected a depth of "
-            f"{list(query_depths[page_depth])}, or strict=False to try it all the same"
+            f"{list(query_depths[page_depth])}, or Budget(..., strict=False) to try it all the same"
         )
     return depth, page_depth

@@ -25,6 +25,8 @@ from budgetvdr.errors import BundleError
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 SLOTS_NAME = "slots.npy"
+UNFINISHED_NAME = "stages.json"
+"""In a folder that an export still works in."""
 READER = "reader"
 FAMILIES = (READER, "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "modernvbert")
 
@@ -146,6 +148,11 @@ def load_manifest(folder: Path) -> Manifest:
     than this package reads, or where its parts contradict each other.
     """
     path = folder / MANIFEST_NAME
+    if not path.is_file() and (folder / UNFINISHED_NAME).is_file():
+        raise BundleError(
+            f"{folder} is an export that is not finished: run the command that began it again, and open the folder "
+            "that makes"
+        )
     if not path.is_file():
         raise BundleError(f"{folder} is not an encoder bundle: expected {MANIFEST_NAME} in it, found none")
     try:
@@ -166,15 +173,13 @@ def verify_files(manifest: Manifest, folder: Path) -> None:
             found = hashlib.file_digest(stream, "sha256").hexdigest()
         if found != expected:
             raise BundleError(
-                f"{folder / name} is damaged: expected sha256 {expected[:16]}..., found {found[:16]}...; "
+                f"{folder / name} is damaged: expected sha256 {expected}, found {found}; "
                 "install or export the bundle again"
             )
 
 
 def _parse(raw: Mapping[str, Any]) -> Manifest:
-    version = raw["format_version"]
-    if not isinstance(version, int):
-        raise ValueError(f"format_version must be a whole number, found {version!r}")
+    version = _count(raw, "format_version")
     if version > FORMAT_VERSION:
         raise BundleError(
             f"bundle format {version} is newer than this budgetvdr reads (up to {FORMAT_VERSION}); upgrade budgetvdr"
@@ -187,8 +192,8 @@ def _parse(raw: Mapping[str, Any]) -> Manifest:
         dims=tuple(int(d) for d in raw["dims"]),
         trained_exits=tuple(int(d) for d in raw["trained_exits"]),
         unit_queries=bool(raw["unit_queries"]),
-        max_tokens=int(raw["max_tokens"]),
-        max_query_tokens=int(raw["max_query_tokens"]),
+        max_tokens=_count(raw, "max_tokens"),
+        max_query_tokens=_count(raw, "max_query_tokens"),
         page_graphs={int(depth): str(name) for depth, name in raw["page_graphs"].items()},
         query_graphs={int(depth): str(name) for depth, name in raw["query_graphs"].items()},
         presets={str(name): Preset(int(p["depth"]), int(p["dim"])) for name, p in raw["presets"].items()},
@@ -199,6 +204,13 @@ def _parse(raw: Mapping[str, Any]) -> Manifest:
         parity=tuple(Parity(**row) for row in raw.get("parity", [])),
         slots=int(raw.get("slots", 0)),
     )
+
+
+def _count(raw: Mapping[str, Any], name: str) -> int:
+    value = raw[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number from 1 on, found {value!r}")
+    return value
 
 
 def _window(raw: Mapping[str, Any]) -> Window:

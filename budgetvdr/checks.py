@@ -10,6 +10,7 @@ from typing import Any, SupportsIndex, get_args
 
 from budgetvdr.budget import is_count
 from budgetvdr.bundle import Manifest
+from budgetvdr.encoders.onnx import check_names
 from budgetvdr.errors import BudgetError, IndexFormatError, IndexMismatchError, QueryError
 from budgetvdr.intake import IfExists
 from budgetvdr.pages import ReadMode
@@ -36,8 +37,7 @@ def check_open(*, encoder: object, providers: object, storage_options: object) -
     """Raises ValueError for an argument of `Index.open` that is none of its choices."""
     if encoder is not None and not isinstance(encoder, str | Path) and not hasattr(encoder, "manifest"):
         raise ValueError(f"encoder is a bundle's folder, an Encoder, or None for the bundled one; found {encoder!r}")
-    if isinstance(providers, str) or not isinstance(providers, Sequence):
-        raise ValueError(f'providers is a sequence of names, such as ("CPUExecutionProvider",); found {providers!r}')
+    check_names(providers)
     if storage_options is not None and not isinstance(storage_options, Mapping):
         # Not the value: it may be a secret.
         raise ValueError(f"storage_options is a mapping of texts; found {type(storage_options).__name__}")
@@ -133,7 +133,11 @@ def check_k(k: object, *, name: str = "k", things: str = "hits") -> None:
 
 
 def check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, depths_given: bool) -> None:
-    """Raises IndexMismatchError where an index was made with another bundle, or with other depths than those given."""
+    """Raises IndexMismatchError where an index was made with another bundle, with other depths than those given, or
+    with depths or widths that the bundle has no more.
+
+    asked: as of a new index; of all that the bundle has, unless depths were given.
+    """
     if stored.fingerprint != asked.fingerprint:
         raise IndexMismatchError(
             f"{path} was made with {stored.encoder_name} ({stored.fingerprint}), and its vectors cannot be compared "
@@ -144,4 +148,11 @@ def check_settings(stored: IndexSettings, asked: IndexSettings, path: str, *, de
         raise IndexMismatchError(
             f"{path} stores depths {list(stored.depths)}, and they are fixed at creation; "
             f"found depths={list(asked.depths)}"
+        )
+    widths = set(stored.dims) <= set(asked.dims) and stored.dims[-1] == asked.dims[-1]
+    if not widths or not set(stored.depths) <= set(asked.depths):
+        raise IndexMismatchError(
+            f"{path} was made with depths {list(stored.depths)} and widths {list(stored.dims)}, and the manifest of "
+            f"{asked.encoder_name} now names depths {list(asked.depths)} and widths {list(asked.dims)}; open it with "
+            "the bundle as it was, or make a new index"
         )

@@ -59,7 +59,7 @@ def estimate(
     pages: int,
     budget: Budget | str = "full",
     *,
-    vectors_per_page: float = VECTORS_PER_PAGE,
+    vectors_per_page: float | None = None,
     gamma: float = 1.0,
     encoder: str | Path | None = None,
     depths: Sequence[int] | None = None,
@@ -68,9 +68,11 @@ def estimate(
 ) -> Estimate:
     """Disk, memory and milliseconds that an index of so many pages would take, before anything is indexed.
 
-    vectors_per_page: mean number, before compression; dense text has 420 with the bundled encoder. gamma: the share of
-    them that compression keeps. encoder: a bundle's folder, or its name on the Hugging Face hub ("owner/name"); None
-    for the bundled one. depths, memory_limit, threads: as in `Index.open`.
+    vectors_per_page: mean number, before compression. None for as many as a bundle with slots gives, or else the 420
+    that dense text has with the bundled encoder; vision-language bundles have other numbers, which
+    `Index.vectors_per_page` tells of an index of a few pages. gamma: the share of them that compression keeps. encoder:
+    a bundle's folder, or its name on the Hugging Face hub ("owner/name", "owner/name@revision"); None for the bundled
+    one. depths, memory_limit, threads: as in `Index.open`.
 
     Raises QueryError for a number of pages below 1, BudgetError as `Index.search` does and for depths the bundle lacks,
     BundleError and MissingExtraError as `open_encoder` for an encoder that is no bundle, ValueError as `Index.open` and
@@ -78,6 +80,7 @@ def estimate(
     """
     _check(pages, vectors_per_page, gamma)
     manifest = load_manifest(bundle_folder(encoder))
+    vectors_per_page = vectors_per_page or manifest.slots or VECTORS_PER_PAGE
     stored = settings_for(manifest, depths).depths
     point = _point(budget, manifest, stored)
     tokens, vectors = pages * vectors_per_page, pages * vectors_per_page * gamma
@@ -108,8 +111,8 @@ def _check(pages: object, vectors_per_page: object, gamma: object) -> None:
     """Raises QueryError and ValueError for what is not the number it has to be."""
     if not is_count(pages):
         raise QueryError(f"pages must be a whole number, at least 1; found {pages!r}")
-    if not _is_number(vectors_per_page) or not 0 < vectors_per_page < math.inf:
-        raise ValueError(f"vectors_per_page must be a number above 0; found {vectors_per_page!r}")
+    if vectors_per_page is not None and not (_is_number(vectors_per_page) and 0 < vectors_per_page < math.inf):
+        raise ValueError(f"vectors_per_page must be a number above 0, or None; found {vectors_per_page!r}")
     if not _is_number(gamma) or not 0 < gamma <= 1:
         raise ValueError(f"gamma must be a share above 0 and up to 1; found {gamma!r}")
 

@@ -81,27 +81,28 @@ class Index:
         """Opens an index, and creates it where there is none unless told otherwise.
 
         path: a folder, or a URI such as "s3://bucket/index". encoder: a bundle, by its folder or its name on the
-        Hugging Face hub ("owner/name"), or what `open_encoder` made of one; None for the bundled encoder, which needs
-        no network and no GPU. depths: the encoder's exits whose vectors are stored, all by default; it is
-        fixed at creation. One is enough for queries of every depth that the bundle was trained for to search it (see
-        `query_depths`). compression: a method of `budgetvdr.compress`, such as WardFold(gamma=0.2), by which pages
-        keep fewer vectors; fixed at creation, None takes that of the index and keeps all in a new one. signals: keeps
-        what the attention says of each token in a new index, 6 bytes a token and depth, so that `recompress` can use
-        methods that ask for it. create: whether a missing index may be made. read_only: never creates or changes
-        anything. version: reads the index as it was at this version (see `versions`) and stays there, read-only; None
-        for the latest, which moves on as others write. memory_limit: vectors kept in memory, in bytes or as "256MB", a
-        quarter of the machine's memory by default; a larger index is read from disk. The lists of a first stage, about
-        4 bytes a vector, come on top. threads: workers that encode and scan, one a core by default. providers:
-        onnxruntime execution providers for a bundle opened here, best first, such as ("CUDAExecutionProvider",); one
-        that cannot be used is an error. storage_options: credentials and settings of an object store.
+        Hugging Face hub ("owner/name", with a revision "owner/name@revision"), or what `open_encoder` made of one; None
+        for the bundled encoder, which needs no network and no GPU. depths: the encoder's exits whose vectors are
+        stored, all by default; it is fixed at creation. One is enough for queries of every depth that the bundle was
+        trained for to search it (see `query_depths`). compression: a method of `budgetvdr.compress`, such as
+        WardFold(gamma=0.2), by which pages keep fewer vectors; fixed at creation, None takes that of the index and
+        keeps all in a new one. signals: keeps what the attention says of each token in a new index, 6 bytes a token and
+        depth, so that `recompress` can use methods that ask for it. create: whether a missing index may be made.
+        read_only: never creates or changes anything. version: reads the index as it was at this version (see
+        `versions`) and stays there, read-only; None for the latest, which moves on as others write. memory_limit:
+        vectors kept in memory, in bytes or as "256MB", a quarter of the machine's memory by default; a larger index is
+        read from disk. The lists of a first stage, about 4 bytes a vector, come on top. threads: workers that encode
+        and scan, one a core by default. providers: onnxruntime execution providers for a bundle opened here, best
+        first, such as ("CUDAExecutionProvider",); one that cannot be used is an error. storage_options: credentials and
+        settings of an object store.
 
         Raises IndexFormatError for something that is not an index or is of a newer format, IndexMismatchError for an
-        index made with another bundle, other depths or another compression, CompressionError for a compression or
-        signals that ask for attention which the bundle does not give, BundleError for a bundle that cannot be used,
-        BudgetError for a depth the bundle lacks, SourceNotFoundError for a missing index that may not be created or a
-        version that is not there, StorageError for a disk or object store that refuses or cannot be reached,
-        MissingExtraError without onnxruntime, or for a new index whose compression needs a package that is not
-        installed, ProviderError for a provider that cannot be used.
+        index made with another bundle, other depths or another compression, or with depths and widths that the bundle
+        has no more, CompressionError for a compression or signals that ask for attention which the bundle does not
+        give, BundleError for a bundle that cannot be used, BudgetError for a depth the bundle lacks,
+        SourceNotFoundError for a missing index that may not be created or a version that is not there, StorageError for
+        a disk or object store that refuses or cannot be reached, MissingExtraError without onnxruntime, or for a new
+        index whose compression needs a package that is not installed, ProviderError for a provider that cannot be used.
         """
         checks.check_path(path)
         checks.check_open(encoder=encoder, providers=providers, storage_options=storage_options)

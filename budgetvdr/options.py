@@ -20,8 +20,8 @@ def add_encoder(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encoder",
         metavar="BUNDLE",
-        help="encoder bundle: a folder, or owner/name on the Hugging Face hub (default: the one in the package); an "
-        "index is opened with the bundle it was made with",
+        help="encoder bundle: a folder, or owner/name[@revision] on the Hugging Face hub (default: the one in the "
+        "package); an index is opened with the bundle it was made with",
     )
 
 

@@ -86,5 +86,8 @@ def sample_queries(snapshot: Snapshot, count: int) -> list[str]:
         start = int(rng.integers(max(len(words) - length, 0) + 1))
         texts.append(" ".join(words[start : start + length]))
     if not texts:
-        raise QueryError("the pages of this index hold no text to make queries from; pass queries= to check_recall")
+        raise QueryError(
+            "the pages of this index hold no text to make queries from; pass queries= to check_recall, "
+            "or --query on the command line"
+        )
     return texts

@@ -43,7 +43,7 @@ def test_resolves(budget: Budget | str, expected: Plan) -> None:
         (Budget(depth=6, page_depth=3), r"page_depth 3 is not in this index: expected one of \[2, 4, 6\]"),
         (
             Budget(depth=2, page_depth=6),
-            r"depth 2 were not trained to search pages of depth 6: .* \[6\], or strict=False",
+            r"depth 2 were not trained to search pages of depth 6: .* \[6\], or Budget\(..., strict=False\)",
         ),
         (Budget(dim=100), r"dim 100 .* \[32, 128, 384\]"),
         (7, "preset name or a Budget, found int"),

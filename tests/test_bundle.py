@@ -120,6 +120,9 @@ CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "query_depths of page depth 5 must be ascending, some of .2, 4, 6.": lambda m: m.update(query_depths={"5": [5]}),
     "readable manifest .*first <= last": lambda m: m["compression"]["6"].update(first=4),
     "readable manifest .*found .*steps=0": lambda m: m["compression"]["6"].update(steps=0),
+    "format_version must be .*found True": lambda m: m.update(format_version=True),
+    "max_query_tokens must be .*found 0": lambda m: m.update(max_query_tokens=0),
+    "max_tokens must be .*found '256'": lambda m: m.update(max_tokens="256"),
     "readable manifest .*KeyError: 'steps'": lambda m: m["compression"]["6"].pop("steps"),
 }
 
@@ -147,6 +150,14 @@ def test_one_changed_byte_is_found_when_the_bundle_is_opened(bundle: Path, name:
         stream.seek(middle)
         stream.write(bytes([byte[0] ^ 1]))
     with pytest.raises(BundleError, match=f"{name} is damaged"):
+        open_encoder(bundle)
+
+
+def test_a_hash_that_differs_at_its_end_alone_is_shown_as_a_whole(bundle: Path) -> None:
+    digest = load_manifest(bundle).files["weights.bin"]
+    wrong = digest[:-1] + ("0" if digest[-1] != "0" else "1")
+    edit(bundle, lambda m: m["files"].update({"weights.bin": wrong}))
+    with pytest.raises(BundleError, match=f"expected sha256 {wrong}, found {digest};"):
         open_encoder(bundle)
 
 

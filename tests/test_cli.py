@@ -279,7 +279,7 @@ def test_a_folder_with_a_bad_file_is_done_in_part(
         (["delete", "{missing}", "a.pdf"], "no index at"),
         (["search", "{index}", "x", "--picture", "top.foo"], "such as top.png"),
         (["search", "{index}", "x", "--picture", "{missing}/top.png"], "does not exist"),
-        (["info", "{index}", "--encoder", "{missing}"], "not an encoder bundle"),
+        (["info", "{index}", "--encoder", "{missing}"], "does not exist"),
         (["add", "{index}", "{missing}.pdf", "--meta", "year"], "KEY=VALUE"),
         (["eval", "{missing}"], "missing"),
         (["eval", "{samples}", "--plot", "x.svg"], "--plot goes with --compression-grid"),

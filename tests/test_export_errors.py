@@ -15,6 +15,7 @@ import exported
 import onnx
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from budgetvdr.bundle import load_manifest
 from budgetvdr.encoders.open import open_encoder
@@ -57,8 +58,9 @@ def test_below_the_threshold_there_is_no_bundle_and_a_lower_one_takes_up_the_wor
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "bundle"
-    with pytest.raises(ExportError, match=r"too far from the model.*--threshold"):
-        export(checkpoint, out, threshold=1.5)
+    with monkeypatch.context() as patched, pytest.raises(ExportError, match=r"too far .*--threshold.*partial stays"):
+        patched.setattr(pipeline, "THRESHOLDS", {"float32": 1.5})
+        export(checkpoint, out)
     assert not out.exists()
 
     def never(self: Plan) -> None:
@@ -121,10 +123,12 @@ def test_another_checkpoint_begins_anew(checkpoint: Path, tmp_path: Path, monkey
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Plan, "load", loads)
+    said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        export(checkpoint, tmp_path / "bundle")
+        export_bundle(plan(str(checkpoint), (1,)), tmp_path / "bundle", Wanted(), said.append)
     # What was there is of no use any more.
     assert not state.exists()
+    assert any("bundle.partial was of an export with other options" in line for line in said)
 
 
 def test_an_export_that_is_stopped_at_its_very_end_goes_on(
@@ -187,10 +191,22 @@ def test_running_out_of_memory_is_told_and_other_errors_are_not_hidden(
 
         monkeypatch.setattr(Plan, "load", load)
 
+    goes_on = "the same command goes on from here"
     for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")):
         failing(error)
         assert command.main(arguments) == 2
-        assert "not enough memory" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        # Nothing of it is left.
+        assert "not enough memory" in said and goes_on not in said
+
+    def interrupted(self: Plan) -> None:
+        (tmp_path / "bundle.partial" / "begun").touch()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, "load", interrupted)
+        assert command.main(arguments) == 130
+        assert goes_on in capsys.readouterr().err
     failing(RuntimeError("a mistake of ours"))
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         command.main(arguments)
@@ -225,6 +241,14 @@ def impossible(folder: Path) -> None:
     path.write_text(json.dumps(config))
 
 
+def not_finite(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    name = next(name for name in tensors if "layers.0.mlp" in name)
+    tensors[name].fill_(torch.nan)
+    save_file(tensors, path)
+
+
 def no_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
@@ -236,6 +260,7 @@ def no_config(folder: Path) -> None:
         (truncated, "is damaged"),
         (strange, "llama"),
         (no_config, "config.json"),
+        (not_finite, "has values that are not finite"),
         (impossible, "can be made of its config"),
     ],
 )
@@ -255,6 +280,9 @@ def test_a_checkpoint_that_cannot_be_read_is_refused_and_nothing_is_written(
     ("arguments", "says"),
     [
         (["--depths", "9"], "2 layers"),
+        (["--dims", "8,99"], "have 16 components"),
+        (["--threshold", "1.01"], "from -1 to 1, found 1.01"),
+        (["--threshold", "nan"], "from -1 to 1, found nan"),
         (["--depths", "0"], "from 1 on"),
         (["--dims", "-3"], "from 1 on"),
         (["--image-tokens", "9"], "have a size of their own"),
@@ -267,6 +295,37 @@ def test_settings_that_do_not_fit_are_refused(
     assert command.main([str(checkpoint), "--out", str(tmp_path / "bundle"), *arguments]) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("option", ["--depths=9", "--dims=99", "--threshold=2"])
+def test_what_the_config_tells_is_refused_before_weights_are_read(
+    checkpoint: Path, tmp_path: Path, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plan, "digest", lambda self: pytest.fail("weights are read"))
+    assert command.main([str(checkpoint), "--out", str(tmp_path / "bundle"), option]) == 2
+
+
+def test_a_bundle_is_not_exported_and_a_folder_that_is_there_is_refused_before_anything_is_fetched(
+    bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([str(bundle), "--out", str(tmp_path / "new")]) == 2
+    assert "is an encoder bundle already" in capsys.readouterr().err
+    assert command.main(["nobody/nothing", "--out", str(bundle)]) == 2
+    assert "bundle exists: choose a new folder" in capsys.readouterr().err
+
+
+def test_an_unfinished_export_is_no_bundle(bundle: Path) -> None:
+    (bundle / "manifest.json").rename(bundle / "stages.json")
+    with pytest.raises(BundleError, match="an export that is not finished: run the command"):
+        open_encoder(bundle)
+
+
+@pytest.mark.parametrize(
+    "options", [{"threads": 0}, {"threads": 2.5}, {"batch_pixels": -1}, {"batch_pixels": True}, {"providers": "CPU"}]
+)
+def test_arguments_that_are_none_are_refused(bundle: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(options))} .*found {next(iter(options.values()))!r}"):
+        open_encoder(bundle, **options)
 
 
 def test_without_the_extra_the_command_says_what_to_install(
@@ -336,20 +395,20 @@ def test_weights_that_are_cut_after_opening_are_refused_by_the_graph(bundle: Pat
     [
         # A width that the graphs do not have.
         (lambda m: m.update(dims=[8, 32], presets={n: {"depth": 2, "dim": 8} for n in m["presets"]}), "found 16"),
-        # The graph of one depth under the name of another.
+        # The graph of one depth under the name of another, and of the other role.
         (lambda m: m["page_graphs"].update({"2": "page_1.onnx"}), "found no such exit"),
+        (lambda m: m["page_graphs"].update({"1": "page_2.onnx"}), "found an exit after layer 2"),
+        (lambda m: m["page_graphs"].update({"1": "query_1.onnx"}), "take input_ids and pixel_values; found"),
+        (lambda m: m["query_graphs"].update({"1": "page_1.onnx"}), "take input_ids and no pixel_values; found"),
     ],
 )
-def test_a_manifest_that_disagrees_with_the_graphs_is_refused_before_a_page_is_stored(
+def test_a_manifest_that_disagrees_with_the_graphs_is_refused_before_there_is_an_index(
     bundle: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object], says: str
 ) -> None:
     exported.edit_manifest(bundle, change)
-    from PIL import Image
-
-    with Index.open(tmp_path / "index.bvdr", encoder=bundle, threads=1) as index:
-        with pytest.raises(BundleError, match=says):
-            index.add_pages(Image.new("RGB", (60, 60)))
-        assert index.info().pages == 0
+    with pytest.raises(BundleError, match=says):
+        Index.open(tmp_path / "index.bvdr", encoder=bundle, threads=1)
+    assert not (tmp_path / "index.bvdr").exists()
 
 
 def test_a_checkpoint_in_place_of_a_bundle_gives_the_command_that_makes_one(checkpoint: Path, tmp_path: Path) -> None:
@@ -384,5 +443,5 @@ def test_a_name_on_the_hub_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", ["nowhere", "./a/b/c", "/nowhere/at/all", Path("owner/name")])
 def test_what_is_no_folder_and_no_name_on_the_hub_is_no_bundle(name: str | Path) -> None:
-    with pytest.raises(BundleError, match="not an encoder bundle"):
+    with pytest.raises(BundleError, match="does not exist: expected the folder"):
         open_encoder(name)

@@ -276,16 +276,16 @@ def test_presets_use_exits_that_were_trained() -> None:
 def test_one_exit_below_the_threshold_is_refused_by_name(cosine: float) -> None:
     rows = [Parity("page", 4, 4, 0.0, 1.0, 1.0), Parity("query", 9, 9, 0.1, cosine, 0.5)]
     with pytest.raises(ExportError, match=r"query graph of depth 9"):
-        refuse_worse(rows, 0.98)
-    refuse_worse(rows[:1], 0.98)
+        refuse_worse(rows, 0.98, Path("out.partial"))
+    refuse_worse(rows[:1], 0.98, Path("out.partial"))
 
 
 @pytest.mark.parametrize("cosine", [0.97, math.nan])
 def test_attention_that_is_not_the_models_is_refused_by_name(cosine: float) -> None:
     rows = [AttentionParity("support", 1.0), AttentionParity("from_start", cosine)]
     with pytest.raises(ExportError, match="for from_start, found"):
-        refuse_other_attention(rows, 0.98)
-    refuse_other_attention(rows[:1], 0.98)
+        refuse_other_attention(rows, 0.98, Path("out.partial"))
+    refuse_other_attention(rows[:1], 0.98, Path("out.partial"))
 
 
 def noted(stages: Stages, data: bytes = b"abc") -> None:

@@ -36,6 +36,13 @@ def test_scanning_every_page_finds_everything(index: Index) -> None:
     assert index.info().recall == report
 
 
+def test_pages_without_text_ask_for_queries_in_code_and_on_the_command_line(tmp_path: Path, encoder: Encoder) -> None:
+    with Index.open(tmp_path / "index", encoder=encoder, depths=[2]) as index:
+        index.add_pages(Page("empty", 1, words=_words("")), show_progress_bar=False)
+        with pytest.raises(QueryError, match=r"pass queries= to check_recall, or --query on the command line"):
+            index.check_recall()
+
+
 @pytest.mark.parametrize("length", [1.0, 1e-4])
 def test_a_first_stage_that_proposes_too_little_shows(tmp_path: Path, encoder: Encoder, length: float) -> None:
     """Whatever the length of query vectors, which scores and what counts as equal grow with."""

@@ -224,9 +224,9 @@ def test_query_vectors_have_unit_length_and_a_token_each(encoder: VisionEncoder)
 
 def test_sessions_open_when_first_used_and_mapped_weights_compute_the_same(bundle: Path, tmp_path: Path) -> None:
     folder = exported.copy_of(FAMILY, tmp_path)
+    mapped = VisionEncoder(folder, threads=1, map_weights=True)
     for name in ("page_1.onnx", "page_2.onnx", "query_2.onnx"):
         (folder / name).write_bytes(b"")
-    mapped = VisionEncoder(folder, threads=1, map_weights=True)
     plain = VisionEncoder(bundle, threads=1)
     np.testing.assert_allclose(mapped.encode_query("who?", 1).vectors, plain.encode_query("who?", 1).vectors, atol=1e-6)
     with pytest.raises(BundleError, match=r"query_2\.onnx"):

@@ -227,6 +227,20 @@ def changed(name: str, change: Mapping[str, object], *, alone: bool = False) -> 
     return lambda folder: edit_json(folder / name, lambda raw: change if alone else raw | change)
 
 
+def inner(**values: object) -> Callable[[Path], None]:
+    return lambda folder: edit_json(
+        folder / "config.json", lambda raw: raw | {"vlm_config": raw["vlm_config"] | values}
+    )
+
+
+def layers(count: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        text = json.loads((folder / "config.json").read_text())["vlm_config"]["text_config"]
+        inner(text_config=text | {"num_hidden_layers": count})(folder)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -234,7 +248,11 @@ def changed(name: str, change: Mapping[str, object], *, alone: bool = False) -> 
         (gone("model.safetensors"), "lacks model.safetensors"),
         (gone("config.json"), "config.json is not readable"),
         (written("config.json", "[]"), "expected an object"),
-        (gone("preprocessor_config.json"), "no preprocessor_config.json"),
+        (gone("preprocessor_config.json"), r"no preprocessor_config\.json, expected"),
+        (gone("tokenizer.json"), r"damaged has no tokenizer\.json, expected"),
+        (inner(model_type="llava"), "'llava' inside of a 'colpali': expected one of paligemma"),
+        (layers("many"), "whole number from 1 on for num_hidden_layers, found 'many'"),
+        (layers(0), "num_hidden_layers, found 0"),
         (written("tokenizer.json", "{}"), "tokenizer"),
         (changed("preprocessor_config.json", {"do_normalize": False}), "do_normalize"),
         (changed("preprocessor_config.json", {"size": {"height": 9, "width": 9}}), "tower of 56"),
@@ -265,6 +283,11 @@ def test_weights_that_are_missing_or_do_not_fit(pali: Path, tmp_path: Path) -> N
     save_file({key: value for key, value in tensors.items() if "embedding_proj" not in key}, file)
     with pytest.raises(CheckpointError, match="no projection head"):
         load_vision(folder)
+    for broken, value in ((name, torch.nan), ("embedding_proj_layer.bias", torch.inf)):
+        save_file(tensors | {broken: tensors[broken].index_fill(0, torch.tensor([1]), value)}, file)
+        plain = broken.removeprefix("vlm.")
+        with pytest.raises(CheckpointError, match=rf"{plain[:15]}.* not finite.*get the checkpoint again"):
+            load_vision(folder)
     shutil.copyfile(pali / "model.safetensors", file)
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="damaged or cut short"):

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from vision_tools import QUERIES, SIZES, close, pictures
 
+from budgetvdr import estimate
 from budgetvdr.bundle import SLOTS_NAME, Window, load_manifest, verify_files
+from budgetvdr.compress import AnchorFold, DocPruner
 from budgetvdr.encoders.onnx import Sessions
 from budgetvdr.encoders.vision import open_preprocessor
 from budgetvdr.encoders.vision.encoder import VisionEncoder
@@ -241,12 +243,23 @@ def test_the_manifest_says_so_and_the_fingerprint_knows(bundle: Path) -> None:
     assert other.fingerprint != manifest.fingerprint
 
 
-def test_attention_is_nothing_that_a_bundle_with_slots_could_be_asked_for(bundle: Path) -> None:
+def test_attention_is_nothing_that_a_bundle_with_slots_could_be_asked_for(bundle: Path, tmp_path: Path) -> None:
     encoder = VisionEncoder(bundle, threads=1)
     with pytest.raises(CompressionError, match="stand for no tokens"):
         encoder.encode_pages(pages(), (3,), attention={3: Window(1, 2)})
     with pytest.raises(CompressionError, match="stand for no tokens"):
         encoder.encode_support(pages()[0], 2)
+    # Calibration, which an index would else ask for, refuses it with the same words.
+    asked: list[dict[str, Any]] = [{"signals": True}, {"compression": AnchorFold(gamma=0.5)}]
+    for options in [*asked, {"compression": DocPruner(threshold=0.0)}]:
+        with pytest.raises(CompressionError, match="stand for no tokens"):
+            Index.open(tmp_path / "index.bvdr", encoder=encoder, **options)
+    assert not (tmp_path / "index.bvdr").exists()
+
+
+def test_an_estimate_counts_the_vectors_that_slots_give(bundle: Path) -> None:
+    assert estimate(1000, encoder=bundle) == estimate(1000, encoder=bundle, vectors_per_page=COUNT)
+    assert estimate(1000, encoder=bundle).disk_bytes < estimate(1000, encoder=bundle, vectors_per_page=420).disk_bytes
 
 
 def changed(bundle: Path, target: Path, **values: Any) -> Path:
@@ -269,11 +282,8 @@ def test_slots_without_their_file_are_refused(bundle: Path, tmp_path: Path) -> N
 
 def test_graphs_that_take_slots_in_a_bundle_that_has_none_are_refused(bundle: Path, tmp_path: Path) -> None:
     files = {name: digest for name, digest in load_manifest(bundle).files.items() if name != SLOTS_NAME}
-    encoder = VisionEncoder(changed(bundle, tmp_path, slots=0, files=files), threads=1)
-    with pytest.raises(BundleError, match=r"page_3\.onnx takes some"):
-        encoder.encode_pages(pages(), DEPTHS)
-    with pytest.raises(BundleError, match=r"query_1\.onnx takes some"):
-        encoder.encode_query("who?", 1)
+    with pytest.raises(BundleError, match=r"page_1\.onnx is .* to take no slots; found"):
+        VisionEncoder(changed(bundle, tmp_path, slots=0, files=files), threads=1)
 
 
 def test_graphs_that_take_no_slots_in_a_bundle_that_has_some_are_refused(bundle: Path, tmp_path: Path) -> None:
@@ -282,8 +292,8 @@ def test_graphs_that_take_no_slots_in_a_bundle_that_has_some_are_refused(bundle:
     shutil.copyfile(bundle / SLOTS_NAME, copy / SLOTS_NAME)
     files = {**load_manifest(plain).files, SLOTS_NAME: load_manifest(bundle).files[SLOTS_NAME]}
     exported.edit_manifest(copy, lambda raw: raw.update(slots=COUNT, files=files))
-    with pytest.raises(BundleError, match=r"query_1\.onnx takes none"):
-        VisionEncoder(copy, threads=1).encode_query("who?", 1)
+    with pytest.raises(BundleError, match=r"page_1\.onnx is .* to take slots; found"):
+        VisionEncoder(copy, threads=1)
 
 
 def test_tables_of_another_number_are_refused(bundle: Path, tmp_path: Path) -> None:

@@ -127,10 +127,22 @@ def centrality(support: Scores) -> Scores:
 def attention_for(method: Compression, manifest: Manifest, depths: Iterable[int]) -> dict[int, Window]:
     """Depth -> the attention that a method wants of a bundle there, for `Encoder.encode_pages`; empty for none.
 
-    Raises CompressionError where the bundle was not calibrated and the method needs that.
+    Raises CompressionError where the bundle was not calibrated and the method needs that, and where its vectors stand
+    for no tokens that attention could tell of.
     """
+    if manifest.slots and method.asks(Window(0, 0), 1) is not None:
+        raise CompressionError(without_tokens(manifest))
     asked = {depth: method.asks(manifest.compression.get(depth), depth) for depth in depths}
     return {depth: window for depth, window in asked.items() if window is not None}
+
+
+def without_tokens(manifest: Manifest) -> str:
+    """What is said where attention is asked of a bundle with slots."""
+    return (
+        f"{manifest.name} gives a page {manifest.slots} vectors that stand for no tokens of its own, so that attention "
+        "says nothing of them; leave them as they are, or use a method that looks at vectors alone (WardFold, "
+        "Clustering, Pooling)"
+    )
 
 
 def calibrated(window: Window | None, method: str, depth: int) -> Window:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from budgetvdr.bundle import Manifest, Window
 from budgetvdr.compress import Attention
+from budgetvdr.compress.signals import without_tokens
 from budgetvdr.encoders.onnx import Sessions
 from budgetvdr.errors import CompressionError
 from budgetvdr.pages import Scores
@@ -90,7 +91,11 @@ class Ask:
 
 
 def require_attention(manifest: Manifest, sessions: Sessions, depth: int) -> None:
-    """Raises CompressionError where the page graph of a depth tells nothing of its attention."""
+    """Raises CompressionError where the page graph of a depth tells nothing of its attention, and where that would say
+    nothing of the page's vectors.
+    """
+    if manifest.slots:
+        raise CompressionError(without_tokens(manifest))
     if not set(INPUTS) <= sessions.inputs(manifest.page_graphs[depth]):
         raise CompressionError(
             f"{manifest.name} tells nothing of its attention, which this compression needs; export the bundle again, "

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from budgetvdr.bundle import Manifest
-from budgetvdr.errors import BudgetError, BudgetVDRError, PageError
+from budgetvdr.bundle import READER, Manifest
+from budgetvdr.encoders.graph_file import Declared, declared
+from budgetvdr.errors import BudgetError, BudgetVDRError, BundleError, PageError
 from budgetvdr.pages import Page, Vectors
+
+_EXIT = "exit_"
 
 
 def exit_name(depth: int) -> str:
     """The output of a graph with the vectors of an exit."""
-    return f"exit_{depth}"
+    return f"{_EXIT}{depth}"
+
+
+def check_graphs(manifest: Manifest, folder: Path) -> None:
+    """Raises BundleError where a graph is not what the manifest says. Opens none, however large.
+
+    An index made with such a bundle could not be filled, nor opened with the bundle as it should be.
+    """
+    for depth in manifest.depths:
+        for role, name in (("page", manifest.page_graphs[depth]), ("query", manifest.query_graphs[depth])):
+            graph = declared(folder / name)
+            exits = [exit_ for exit_ in manifest.depths if exit_ <= depth] if role == "page" else [depth]
+            fault = _exits_fault(graph, exits, manifest.dims[-1]) or _inputs_fault(graph, manifest, role)
+            if fault:
+                raise BundleError(
+                    f"{manifest.name}: the manifest says that {name} is the {role} graph of depth {depth}, which is "
+                    f"to {fault}. Export the bundle again"
+                )
+
+
+def _exits_fault(graph: Declared, exits: Sequence[int], width: int) -> str | None:
+    """What is expected of the graph that it does not give, with what was found."""
+    for exit_ in exits:
+        if exit_name(exit_) not in graph.outputs:
+            return f"give {width} components after layer {exit_}; found no such exit"
+        found = graph.outputs[exit_name(exit_)]
+        if found != width:
+            return f"give {width} components after layer {exit_}; found {found}"
+    depths = [name.removeprefix(_EXIT) for name in graph.outputs if name.startswith(_EXIT)]
+    last = max(int(depth) for depth in depths if depth.isdecimal())
+    return None if last == exits[-1] else f"end there; found an exit after layer {last}"
+
+
+def _inputs_fault(graph: Declared, manifest: Manifest, role: str) -> str | None:
+    if manifest.family == READER:
+        return None if "ids" in graph.inputs else f"take ids; found {sorted(graph.inputs)}"
+    if "input_ids" not in graph.inputs or ("pixel_values" in graph.inputs) != (role == "page"):
+        return f"take input_ids and {'' if role == 'page' else 'no '}pixel_values; found {sorted(graph.inputs)}"
+    if ("slots" in graph.inputs) != bool(manifest.slots):
+        return f"take {'' if manifest.slots else 'no '}slots; found {sorted(graph.inputs)}"
+    return None
 
 
 def check_depths(manifest: Manifest, depths: Sequence[int]) -> None:

@@ -77,10 +77,6 @@ class Sessions:
         names = self.inputs(graph)
         return {name: array for name, array in arrays.items() if name in names}
 
-    def outputs(self, graph: str) -> dict[str, list[int | str | None]]:
-        """Shape of each of a graph's outputs, with names for dimensions that vary. Raises as `run` does."""
-        return {given.name: given.shape for given in self.open(graph).get_outputs()}
-
     def open(self, graph: str) -> Any:
         """The onnxruntime session of a graph, made at the first call. Raises as `run` does."""
         with self._lock:
@@ -116,6 +112,12 @@ class Sessions:
         # A build for GPUs claims its provider on any machine, and runs without it where the driver is missing.
         _check_providers(self._providers, session.get_providers())
         return session
+
+
+def check_names(providers: object) -> None:
+    """Raises ValueError for what is no sequence of names; a text is one name, not many."""
+    if isinstance(providers, str) or not isinstance(providers, Sequence):
+        raise ValueError(f'providers is a sequence of names, such as ("CPUExecutionProvider",); found {providers!r}')
 
 
 def _check_providers(wanted: Sequence[str], available: Sequence[str]) -> None:

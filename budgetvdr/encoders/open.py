@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from budgetvdr.budget import is_count
 from budgetvdr.bundle import MANIFEST_NAME, READER, load_manifest
 from budgetvdr.encoders import CalibratedEncoder
 from budgetvdr.encoders.hub import CHECKPOINT_NAMES, TRAINED_NAME, is_hub_name, snapshot
-from budgetvdr.encoders.onnx import CPU
+from budgetvdr.encoders.onnx import CPU, check_names
 from budgetvdr.encoders.reader import ReaderEncoder
 from budgetvdr.encoders.verified import verify_once
 from budgetvdr.encoders.vision.encoder import VisionEncoder
@@ -36,8 +37,13 @@ def open_encoder(
 
     Raises BundleError where the bundle is missing, damaged or too new, or is a checkpoint that has to be exported
     first, MissingExtraError without onnxruntime, and without huggingface_hub for a name on the hub, ProviderError for
-    a provider that cannot be used.
+    a provider that cannot be used, ValueError for threads and batch_pixels that are no whole numbers from 1 on and for
+    providers that are no sequence of names.
     """
+    check_names(providers)
+    for name, value in (("threads", threads), ("batch_pixels", batch_pixels)):
+        if value is not None and not is_count(value):
+            raise ValueError(f"{name} must be a whole number, at least 1; found {value!r}")
     folder = bundle_folder(bundle)
     manifest = load_manifest(folder)
     verify_once(manifest, folder)
@@ -69,6 +75,11 @@ def bundle_folder(bundle: str | Path | None) -> Path:
     named = isinstance(bundle, str) and not folder.exists() and is_hub_name(bundle)
     if named:
         folder = snapshot(str(bundle))
+    elif not folder.is_dir():
+        raise BundleError(
+            f"{bundle} does not exist: expected the folder of an encoder bundle, or owner/name of one on the Hugging "
+            "Face hub"
+        )
     if not (folder / MANIFEST_NAME).is_file() and any((folder / name).is_file() for name in CHECKPOINT_NAMES):
         name = Path(str(bundle).partition("@")[0] if named else bundle).name
         raise BundleError(_export_first(str(bundle), name, folder))

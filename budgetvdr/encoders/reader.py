@@ -14,7 +14,7 @@ from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.compress import Attention, joined, token_signals
 from budgetvdr.encoders import LayerSupport
 from budgetvdr.encoders.attention import STARTS, Ask, require_attention
-from budgetvdr.encoders.common import check_depths, exit_name, page_failure, unit_rows
+from budgetvdr.encoders.common import check_depths, check_graphs, exit_name, page_failure, unit_rows
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.reading import PageReader, Stages, as_lines
 from budgetvdr.encoders.tokens import WordPieces
@@ -38,6 +38,7 @@ class ReaderEncoder:
 
     def __init__(self, folder: Path, *, threads: int | None = None, providers: Sequence[str] = (CPU,)) -> None:
         self._manifest = load_manifest(folder)
+        check_graphs(self._manifest, folder)
         self._pieces = WordPieces(folder / "tokenizer.json")
         self._sessions = Sessions(folder, providers=providers)
         self._reader = PageReader()

@@ -17,17 +17,19 @@ _NEEDED = ("torch", "transformers", "onnx", "onnxscript", "safetensors", "onnxru
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; the exit status: 0 done, 2 refused, 130 interrupted."""
+    options = None
     try:
         require_packages()
-        return _run(argv)
+        options = _parser().parse_args(argv)
+        return _run(options)
     except BudgetVDRError as error:
         print(f"budgetvdr.export: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("budgetvdr.export: interrupted; the same command goes on from here", file=sys.stderr)
+        print(f"budgetvdr.export: interrupted{_goes_on(options)}", file=sys.stderr)
         return 130
     except OSError as error:
-        print(f"budgetvdr.export: {error}; the same command goes on from here", file=sys.stderr)
+        print(f"budgetvdr.export: {error}{_goes_on(options)}", file=sys.stderr)
         return 2
     except (MemoryError, RuntimeError) as error:
         # torch has no class of its own for it.
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(
             "budgetvdr.export: not enough memory: the model is loaded in float32, 4 bytes a weight, whatever the "
-            "--dtype; fewer --depths take less, and the same command goes on from here",
+            f"--dtype; fewer --depths take less{_goes_on(options)}",
             file=sys.stderr,
         )
         return 2
@@ -48,11 +50,17 @@ def require_packages() -> None:
         raise MissingExtraError(f'exporting needs {", ".join(missing)}: pip install "budgetvdr[export,cpu]"')
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _goes_on(options: argparse.Namespace | None) -> str:
+    """What to do about an export that stopped, where it has got so far that something of it is left."""
+    from budgetvdr.export.stages import partial_of  # noqa: PLC0415
+
+    left = options is not None and partial_of(options.out).is_dir()
+    return "; the same command goes on from here" if left else ""
+
+
+def _parser() -> argparse.ArgumentParser:
     # What follows imports torch.
     from budgetvdr.encoders.vision.slots import SEED  # noqa: PLC0415
-    from budgetvdr.export.checkpoints import plan  # noqa: PLC0415
-    from budgetvdr.export.pipeline import Wanted, export_bundle  # noqa: PLC0415
     from budgetvdr.export.quantize import Dtype  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(prog="python -m budgetvdr.export", description=__doc__)
@@ -90,7 +98,16 @@ def _run(argv: Sequence[str] | None) -> int:
     parser.add_argument(
         "--trust-remote-code", action="store_true", help="run code that the checkpoint brings; read it first"
     )
-    options = parser.parse_args(argv)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from budgetvdr.export.checkpoints import plan  # noqa: PLC0415
+    from budgetvdr.export.pipeline import Wanted, export_bundle  # noqa: PLC0415
+    from budgetvdr.export.stages import check_new  # noqa: PLC0415
+
+    # Before anything is fetched.
+    check_new(options.out)
     wanted = Wanted(options.dtype, options.threshold, options.images, options.slots, options.slot_seed)
     manifest = export_bundle(
         plan(

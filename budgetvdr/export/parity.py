@@ -145,18 +145,22 @@ def compare_attention(
     return [AttentionParity(name, min(each)) for name, each in cosines.items()]
 
 
-def refuse_other_attention(rows: Sequence[AttentionParity], threshold: float) -> None:
-    """Raises ExportError where a statistic is not the model's."""
+def refuse_other_attention(rows: Sequence[AttentionParity], threshold: float, folder: Path) -> None:
+    """Raises ExportError where a statistic is not the model's. folder: what is there so far."""
     for row in rows:
         if not row.cosine >= threshold:
             raise ExportError(
                 f"what the page graphs tell of their attention is not what the model does: expected a mean cosine of "
-                f"at least {threshold} for {row.statistic}, found {row.cosine:.6f}; allow this with --threshold"
+                f"at least {threshold} for {row.statistic}, found {row.cosine:.6f}; allow this with --threshold. "
+                f"{_stays(folder)}"
             )
 
 
-def refuse_worse(rows: Sequence[Parity], threshold: float) -> None:
-    """Raises ExportError where an exit's vectors point elsewhere more than the threshold allows."""
+def refuse_worse(rows: Sequence[Parity], threshold: float, folder: Path) -> None:
+    """Raises ExportError where an exit's vectors point elsewhere more than the threshold allows.
+
+    folder: what is there so far.
+    """
     # Written so that NaN fails too.
     bad = [row for row in rows if not row.cosine >= threshold]
     if bad:
@@ -164,8 +168,12 @@ def refuse_worse(rows: Sequence[Parity], threshold: float) -> None:
         raise ExportError(
             f"the {worst.role} graph of depth {worst.depth} is too far from the model: expected a mean cosine of at "
             f"least {threshold} at every exit, found {worst.cosine:.6f} at exit {worst.exit}; choose a wider --dtype, "
-            "or allow this with --threshold"
+            f"or allow this with --threshold. {_stays(folder)}"
         )
+
+
+def _stays(folder: Path) -> str:
+    return f"{folder} stays, and an export that differs in its --threshold alone goes on from there; else delete it"
 
 
 def _parity(

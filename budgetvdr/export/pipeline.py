@@ -16,7 +16,7 @@ import onnx
 from PIL import Image
 from tqdm import tqdm
 
-from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, SLOTS_NAME, Manifest, Parity, Preset
+from budgetvdr.bundle import FORMAT_VERSION, MANIFEST_NAME, SLOTS_NAME, UNFINISHED_NAME, Manifest, Parity, Preset
 from budgetvdr.encoders.common import exit_name
 from budgetvdr.encoders.vision import SETTINGS_NAME, TOKENIZER_NAME, open_preprocessor, write_preprocessor
 from budgetvdr.encoders.vision.slots import SEED, SlotPreprocessor, draw, with_slots
@@ -26,7 +26,7 @@ from budgetvdr.export.errors import ExportError
 from budgetvdr.export.graph import attention_name, trace
 from budgetvdr.export.prune import pruned
 from budgetvdr.export.quantize import Dtype, converted
-from budgetvdr.export.stages import STATE_NAME, Stages, partial_folder, sha256
+from budgetvdr.export.stages import Stages, partial_folder, sha256
 from budgetvdr.export.statistics import with_statistics
 from budgetvdr.export.weights import WEIGHTS_NAME, WeightFile, externalised
 from budgetvdr.training.models.model import Role
@@ -49,7 +49,7 @@ class Wanted:
     """threshold: None for that of the dtype. images: a folder of pages to compare on, None for those in the package.
 
     slots: vectors a page and a query, read out at slots (see `encoders.vision.slots`); 0 to keep those of the tokens.
-    slot_seed: what the slots are drawn with. Raises ExportError for numbers below 0.
+    slot_seed: what the slots are drawn with. Raises ExportError for numbers below 0, and a threshold that is no cosine.
     """
 
     dtype: Dtype = "float32"
@@ -62,6 +62,8 @@ class Wanted:
         for option, number in (("--slots", self.slots), ("--slot-seed", self.slot_seed)):
             if number < 0:
                 raise ExportError(f"{option} must be a whole number from 0 on, found {number}")
+        if self.threshold is not None and not -1 <= self.threshold <= 1:
+            raise ExportError(f"--threshold must be a cosine, from -1 to 1, found {self.threshold}")
 
 
 def export_bundle(plan: Plan, out: Path, wanted: Wanted, report: Report) -> Manifest:
@@ -76,6 +78,8 @@ def export_bundle(plan: Plan, out: Path, wanted: Wanted, report: Report) -> Mani
     with partial_folder(out) as partial:
         report(f"reading {plan.folders[0]}")
         stages = Stages(partial, _digest(plan, wanted))
+        if stages.discarded:
+            report(f"{partial} was of an export with other options, files or packages: it is emptied and begun anew")
         chosen = parity.samples(wanted.images)
         facts = _model_stages(plan, wanted, stages, chosen, report)
         graphs = _write_graphs(partial, plan.depths, statistics=not wanted.slots)
@@ -87,19 +91,19 @@ def export_bundle(plan: Plan, out: Path, wanted: Wanted, report: Report) -> Mani
             deepest = graphs["page"][plan.depths[-1]]
             told = parity.compare_attention(partial, preprocessor, deepest, chosen, exact, map_weights=not whole)
         threshold = THRESHOLDS[wanted.dtype] if wanted.threshold is None else wanted.threshold
-        parity.refuse_worse(rows, threshold)
+        parity.refuse_worse(rows, threshold, partial)
         # That of whole numbers is near enough where the vectors are.
-        parity.refuse_other_attention([] if whole else told, threshold)
+        parity.refuse_other_attention([] if whole else told, threshold, partial)
         for row in told:
             report(f"attention: {row.statistic} has a cosine of {row.cosine:.6f} with the model's")
         manifest = _manifest(plan, facts, wanted, graphs=graphs, rows=rows, folder=partial)
         (partial / MANIFEST_NAME).write_text(manifest.to_json(), encoding="utf-8")
         for path in partial.iterdir():
-            if path.name not in (MANIFEST_NAME, STATE_NAME, *manifest.files):
+            if path.name not in (MANIFEST_NAME, UNFINISHED_NAME, *manifest.files):
                 path.unlink()
         partial.rename(out)
         # Last, so that an export that is stopped before goes on from there.
-        (out / STATE_NAME).unlink()
+        (out / UNFINISHED_NAME).unlink()
     return manifest
 
 

@@ -13,10 +13,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from budgetvdr.bundle import UNFINISHED_NAME
 from budgetvdr.export.errors import ExportError
-
-STATE_NAME = "stages.json"
-"""What is noted of the stages, in the folder that is worked in."""
 
 _FORMAT = 1
 
@@ -24,12 +22,14 @@ _FORMAT = 1
 class Stages:
     """The stages of one folder. A stage is finished when its files are on the disk and noted here.
 
-    inputs: digest of all that the result depends on; a folder of other inputs is emptied.
+    inputs: digest of all that the result depends on; a folder of other inputs is emptied. discarded: whether it was
+    one.
     """
 
     def __init__(self, folder: Path, inputs: str) -> None:
         self.folder = folder
         self._head = {"format": _FORMAT, "inputs": inputs}
+        self.discarded = False
         self._records: dict[str, Any] = self._read()
         if not self._records:
             folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class Stages:
             for path in folder.iterdir():
                 if path.is_dir():
                     shutil.rmtree(path)
-                elif path.name != STATE_NAME:
+                elif path.name != UNFINISHED_NAME:
                     path.unlink()
             self._write()
 
@@ -60,21 +60,33 @@ class Stages:
         self._write()
 
     def _write(self) -> None:
-        new = self.folder / f"{STATE_NAME}.new"
+        new = self.folder / f"{UNFINISHED_NAME}.new"
         with new.open("w", encoding="utf-8") as stream:
             json.dump({**self._head, "stages": self._records}, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        new.replace(self.folder / STATE_NAME)
+        new.replace(self.folder / UNFINISHED_NAME)
 
     def _read(self) -> dict[str, Any]:
         try:
-            raw = json.loads((self.folder / STATE_NAME).read_text(encoding="utf-8"))
+            raw = json.loads((self.folder / UNFINISHED_NAME).read_text(encoding="utf-8"))
             if {key: raw[key] for key in self._head} != self._head:
+                self.discarded = True
                 return {}
             return dict(raw["stages"])
         except (OSError, ValueError, KeyError, TypeError):
             return {}
+
+
+def partial_of(out: Path) -> Path:
+    """The folder that an export works in until it is done."""
+    return out.with_name(f"{out.name}.partial")
+
+
+def check_new(out: Path) -> None:
+    """Raises ExportError where there is something in place of the bundle."""
+    if out.exists():
+        raise ExportError(f"{out} exists: choose a new folder for the bundle, or delete it")
 
 
 @contextmanager
@@ -83,10 +95,9 @@ def partial_folder(out: Path) -> Iterator[Path]:
 
     Raises ExportError where `out` exists, where another export is at work, and where the folder is something else.
     """
-    if out.exists():
-        raise ExportError(f"{out} exists: choose a new folder for the bundle, or delete it")
-    partial = out.with_name(f"{out.name}.partial")
-    if partial.is_dir() and any(partial.iterdir()) and not (partial / STATE_NAME).is_file():
+    check_new(out)
+    partial = partial_of(out)
+    if partial.is_dir() and any(partial.iterdir()) and not (partial / UNFINISHED_NAME).is_file():
         raise ExportError(f"{partial} is in the way and was not made by an export that got anywhere; delete it")
     out.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(out.with_name(f"{out.name}.lock"))
@@ -97,7 +108,7 @@ def partial_folder(out: Path) -> Iterator[Path]:
     try:
         yield partial
     finally:
-        if partial.is_dir() and [path.name for path in partial.iterdir()] == [STATE_NAME]:
+        if partial.is_dir() and [path.name for path in partial.iterdir()] == [UNFINISHED_NAME]:
             shutil.rmtree(partial)
         # While it is held: whoever takes the lock meanwhile would lose the file to this.
         with suppress(OSError):  # systems that keep open files

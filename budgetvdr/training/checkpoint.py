@@ -135,7 +135,9 @@ def read_manifest(folder: Path) -> ElasticManifest:
     try:
         manifest = _parse(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is not a readable manifest ({type(error).__name__}: {error})") from error
+        raise CheckpointError(
+            f"{path} is not a readable manifest ({type(error).__name__}: {error}); get the checkpoint again"
+        ) from error
     for file, expected in manifest.files.items():
         if not (folder / file).is_file() or sha256(folder / file) != expected:
             raise CheckpointError(f"{folder / file} is missing or damaged: its sha256 is not the recorded one")

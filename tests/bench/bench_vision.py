@@ -171,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     result: dict[str, Any] = {"machine": machine("budgetvdr", "onnxruntime", "onnx", "torch", "transformers")}
     result["rows"], result["exports"] = [], []
+    if options.work is not None:
+        options.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         for folder in _bundles(Path(work), options, result["exports"]):
             for row in rows_of(folder):

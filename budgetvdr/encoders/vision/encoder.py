@@ -18,12 +18,11 @@ from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.compress import token_signals
 from budgetvdr.encoders import LayerSupport
 from budgetvdr.encoders.attention import Ask, require_attention
-from budgetvdr.encoders.common import check_depths, exit_name, page_failure, unit_rows
+from budgetvdr.encoders.common import check_depths, check_graphs, exit_name, page_failure, unit_rows
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.vision import VisionBatch, open_preprocessor
-from budgetvdr.encoders.vision.slots import INPUT as SLOTS
 from budgetvdr.encoders.vision.slots import with_slots
-from budgetvdr.errors import BudgetVDRError, BundleError, CompressionError, PageError, QueryError
+from budgetvdr.errors import BudgetVDRError, BundleError, PageError, QueryError
 from budgetvdr.pages import EncodedPage, EncodedQuery, Page
 from budgetvdr.sources.pictures import upright_rgb
 
@@ -78,6 +77,7 @@ class VisionEncoder:
                 f"{folder}: the manifest says {self._manifest.family!r} and preprocess.json "
                 f"{self._preprocessor.family!r}; export the bundle again"
             )
+        check_graphs(self._manifest, folder)
         self._threads = max(1, threads or os.cpu_count() or 1)
         self._sessions = Sessions(folder, threads=self._threads, providers=providers, map_weights=map_weights)
         default = _CPU_PIXELS if tuple(providers) == (CPU,) else _OTHER_PIXELS
@@ -109,15 +109,15 @@ class VisionEncoder:
 
         What shares a batch with a page changes its vectors by no more than rounding.
 
-        Raises BudgetError for a depth the bundle lacks, BundleError for a graph that cannot be loaded or is not what
-        the manifest says, CompressionError for attention that the bundle does not give, all before any page is drawn.
+        Raises BudgetError for a depth the bundle lacks, BundleError for a graph that cannot be loaded, CompressionError
+        for attention that the bundle does not give, all before any page is drawn.
         """
         wanted = tuple(sorted(set(depths)))
         check_depths(self._manifest, wanted)
         ask = Ask.of(attention or {}, wanted)
-        self._check_graph(self._manifest.page_graphs[wanted[-1]], wanted)
+        self._sessions.open(self._manifest.page_graphs[wanted[-1]])
         if ask.layers:
-            self._require_attention(wanted[-1])
+            require_attention(self._manifest, self._sessions, wanted[-1])
         results: list[EncodedPage | BudgetVDRError] = []
         with ThreadPoolExecutor(self._threads, "budgetvdr-draw") as pool:
             for batch in _batches(self._drawn(pool, pages), self._batch_pixels):
@@ -131,7 +131,7 @@ class VisionEncoder:
         """The vectors that the family's reference implementation keeps of a query, or those of slots, at one depth.
 
         Raises QueryError for a text that is empty or too long, BudgetError for a depth the bundle lacks, BundleError
-        for a graph that cannot be loaded or is not what the manifest says.
+        for a graph that cannot be loaded.
         """
         check_depths(self._manifest, (depth,))
         if not text.strip():
@@ -141,7 +141,6 @@ class VisionEncoder:
         if tokens > longest:
             raise QueryError(f"the query has {tokens} tokens and the encoder takes {longest}; ask a shorter question")
         graph = self._manifest.query_graphs[depth]
-        self._check_graph(graph, (depth,))
         (states,) = self._sessions.run(graph, self._sessions.taken(graph, batch.arrays), [exit_name(depth)])
         vectors = states[0][batch.counts[0]]
         return EncodedQuery(
@@ -155,8 +154,7 @@ class VisionEncoder:
         """
         depths = self._manifest.depths
         deepest = depths[-1]
-        self._check_graph(self._manifest.page_graphs[deepest], depths)
-        self._require_attention(deepest)
+        require_attention(self._manifest, self._sessions, deepest)
         batch = self._preprocessor.pages([page_picture(page)])
         found = self._run(batch, depths, Ask.of({deepest: Window(0, deepest - 1, steps)}, depths))
         vectors = {depth: states[0][batch.counts[0]] for depth, states in zip(depths, found, strict=False)}
@@ -224,33 +222,6 @@ class VisionEncoder:
         graph = self._manifest.page_graphs[deepest]
         inputs = {**self._sessions.taken(graph, batch.arrays), **ask.inputs(deepest)}
         return self._sessions.run(graph, inputs, [*map(exit_name, depths), *ask.outputs])
-
-    def _require_attention(self, depth: int) -> None:
-        """Raises CompressionError where pages have no vectors that attention could tell of."""
-        if self._manifest.slots:
-            raise CompressionError(
-                f"{self._manifest.name} gives a page {self._manifest.slots} vectors that stand for no tokens of its "
-                "own, so that attention says nothing of them; leave them as they are, or use a method that looks at "
-                "vectors alone (WardFold, Clustering, Pooling)"
-            )
-        require_attention(self._manifest, self._sessions, depth)
-
-    def _check_graph(self, graph: str, depths: Sequence[int]) -> None:
-        """Opens a graph. Raises BundleError where its exits, or whether it takes slots, are not as in the manifest."""
-        if (SLOTS in self._sessions.inputs(graph)) != bool(self._manifest.slots):
-            raise BundleError(
-                f"{self._manifest.name}: the manifest says {self._manifest.slots} slots, and {graph} takes "
-                f"{'none' if self._manifest.slots else 'some'}. Export the bundle again"
-            )
-        outputs, width = self._sessions.outputs(graph), self._manifest.dims[-1]
-        for depth in depths:
-            shape = outputs.get(exit_name(depth))
-            if shape is None or shape[-1] != width:
-                found = "no such exit" if shape is None else f"{shape[-1]}"
-                raise BundleError(
-                    f"{self._manifest.name}: the manifest says that {graph} gives {width} components after layer "
-                    f"{depth}; found {found}. Export the bundle again"
-                )
 
 
 def page_picture(page: Page) -> Image.Image:

@@ -122,7 +122,9 @@ def read_adapter_config(folder: Path) -> Mapping[str, Any]:
         kind, base = config["peft_type"], config["base_model_name_or_path"]
         float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is not that of a LoRA ({type(error).__name__}: {error})") from error
+        raise CheckpointError(
+            f"{path} is not that of a LoRA ({type(error).__name__}: {error}); get the adapter again"
+        ) from error
     unusual = [name for name in ("use_dora", "fan_in_fan_out", "lora_bias") if config.get(name)]
     if kind != "LORA" or unusual or not isinstance(base, str):
         raise CheckpointError(f"{path}: expected a plain LoRA with the name of its base, found {kind} {unusual}")

@@ -11,10 +11,11 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModel
 from transformers.initialization import no_init_weights
 
+from budgetvdr.budget import is_count
 from budgetvdr.encoders.vision import TOKENIZER_NAME, Preprocessor, open_preprocessor
 from budgetvdr.errors import BundleError
 from budgetvdr.training.checkpoint import HEADS_NAME, MANIFEST_NAME, chosen_depths, read_manifest
@@ -35,6 +36,7 @@ FAMILIES: Mapping[str, type[VisionModel]] = {
 }
 """`model_type` of the plain model -> its class."""
 
+_PROCESSOR_NAMES = ("preprocessor_config.json", "processor_config.json")
 _HEADS = ("embedding_proj_layer", "custom_text_proj")
 # Weights in other formats stay where they are.
 _WANTED_FILES = ["*.json", "*.safetensors", "*.py"]
@@ -125,7 +127,7 @@ def _load_trained(folder: Path, depths: tuple[int, ...] | None, dtype: torch.dty
         trained_exits=wanted,
     )
     try:
-        model.heads().load_state_dict({key: heads[key] for key in model.heads().state_dict()})
+        model.heads().load_state_dict({key: finite(key, heads[key], folder) for key in model.heads().state_dict()})
     except (RuntimeError, KeyError) as error:
         raise CheckpointError(f"{folder}: heads that do not fit the model: {error}") from error
     model.dims = manifest.dims
@@ -146,7 +148,8 @@ def _filled(
             published = kind.empty(config)
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{folder}: no {config.get('model_type')} can be made of its config ({type(error).__name__}: {error})"
+            f"{folder}: no {config.get('model_type')} can be made of its config ({type(error).__name__}: {error}); "
+            "get its config.json again"
         ) from error
     fill(published, weights, dtype, folder)
     return published
@@ -174,11 +177,17 @@ def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def layer_count(config: Mapping[str, Any]) -> int:
-    """Of the decoder, from a plain config. Early ones have the decoder's sizes at the top."""
-    sizes = {**config, **(config.get("text_config") or {})}
-    if "num_hidden_layers" not in sizes:
-        raise CheckpointError(f"the config of this {config.get('model_type')} does not say how many layers it has")
-    return int(sizes["num_hidden_layers"])
+    """Of the decoder, from a plain config. Early ones have the decoder's sizes at the top.
+
+    Raises CheckpointError where it says of none.
+    """
+    count: Any = {**config, **(config.get("text_config") or {})}.get("num_hidden_layers")
+    if not is_count(count):
+        raise CheckpointError(
+            f"the config of this {config.get('model_type')} does not say how many layers its decoder has: expected a "
+            f"whole number from 1 on for num_hidden_layers, found {count!r}; get the checkpoint's config.json again"
+        )
+    return int(count)
 
 
 def with_layers(config: Mapping[str, Any], count: int) -> dict[str, Any]:
@@ -192,7 +201,10 @@ def with_layers(config: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def fill(published: nn.Module, weights: Merged, dtype: torch.dtype, folder: Path) -> None:
-    """Puts the weights in place, one at a time. Raises CheckpointError where one is missing or of another shape."""
+    """Puts the weights in place, one at a time.
+
+    Raises CheckpointError where one is missing, of another shape or not finite.
+    """
     found = {}
     for name, expected in published.state_dict().items():
         if name not in weights:
@@ -200,8 +212,18 @@ def fill(published: nn.Module, weights: Merged, dtype: torch.dtype, folder: Path
         tensor = weights.read(name)
         if tensor.shape != expected.shape:
             raise CheckpointError(f"{folder}: {name} is {tuple(tensor.shape)}, its config says {tuple(expected.shape)}")
-        found[name] = tensor.to(dtype)
+        found[name] = finite(name, tensor, folder).to(dtype)
     published.load_state_dict(found, assign=True)
+
+
+def finite(name: str, tensor: Tensor, folder: Path) -> Tensor:
+    """The tensor itself. Raises CheckpointError where it holds infinities or what is no number."""
+    if not torch.isfinite(tensor).all():
+        raise CheckpointError(
+            f"{folder}: {name} has values that are not finite, expected numbers only; get the checkpoint again, or one "
+            "of an earlier step of its training"
+        )
+    return tensor
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -209,7 +231,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is not readable ({type(error).__name__}: {error})") from error
+        raise CheckpointError(
+            f"{path} is not readable ({type(error).__name__}: {error}); get the checkpoint again"
+        ) from error
     if not isinstance(raw, dict):
         raise CheckpointError(f"{path}: expected an object, found a {type(raw).__name__}")
     return raw
@@ -227,7 +251,7 @@ def _preprocessor(
 ) -> tuple[Preprocessor, Path]:
     """From the first folder that has what a processor needs, adapters mostly do; and its tokenizer's file."""
     for folder in folders:
-        files = [folder / file for file in ("preprocessor_config.json", "processor_config.json")]
+        files = [folder / file for file in _PROCESSOR_NAMES]
         present = [file for file in files if file.is_file()]
         if not present or not (folder / TOKENIZER_NAME).is_file():
             continue
@@ -240,9 +264,16 @@ def _preprocessor(
         try:
             return kind.preprocessor_of(config, settings, folder), folder / TOKENIZER_NAME
         except (KeyError, TypeError, ValueError, BundleError) as error:
-            raise CheckpointError(f"{folder}: cannot prepare inputs ({type(error).__name__}: {error})") from error
+            raise CheckpointError(
+                f"{folder}: inputs cannot be prepared as {' and '.join(file.name for file in present)} and "
+                f"{TOKENIZER_NAME} say ({type(error).__name__}: {error}); get these files again"
+            ) from error
+    there = {file for file in (*_PROCESSOR_NAMES, TOKENIZER_NAME) if (folders[-1] / file).is_file()}
+    missing = [] if there & set(_PROCESSOR_NAMES) else [_PROCESSOR_NAMES[0]]
+    missing += [] if TOKENIZER_NAME in there else [TOKENIZER_NAME]
     raise CheckpointError(
-        f"{folders[-1]} has no preprocessor_config.json and tokenizer.json, which say how pages enter"
+        f"{folders[-1]} has no {' and no '.join(missing)}, expected beside the weights to say how pages and queries "
+        "enter; get the checkpoint again with all of its files"
     )
 
 
@@ -252,13 +283,13 @@ def _head(weights: Merged, hidden: int, dtype: torch.dtype, folder: Path, new: i
         if f"{head}.weight" in weights:
             if new is not None:
                 raise CheckpointError(f"{folder} has a head of its own: leave out the new one")
-            weight = weights.read(f"{head}.weight")
+            weight = finite(f"{head}.weight", weights.read(f"{head}.weight"), folder)
             with_bias = f"{head}.bias" in weights
             linear = nn.Linear(weight.shape[1], weight.shape[0], bias=with_bias, dtype=dtype)
             with torch.no_grad():
                 linear.weight.copy_(weight)
                 if with_bias:
-                    linear.bias.copy_(weights.read(f"{head}.bias"))
+                    linear.bias.copy_(finite(f"{head}.bias", weights.read(f"{head}.bias"), folder))
             return linear
     if new is not None:
         return _random_head(hidden, new, dtype)
@@ -280,12 +311,13 @@ def _random_head(hidden: int, width: int, dtype: torch.dtype) -> nn.Linear:
 
 def _with_own_code(config: Mapping[str, Any], folder: Path, *, trusted: bool) -> tuple[dict[str, Any], Weights]:
     """A model whose wrapper only its own code knows: built by that code, then taken out of it."""
-    kind = config.get("model_type")
+    outer, inner = config.get("model_type"), plain_config(config).get("model_type")
+    kind = f"{inner!r}" if inner == outer else f"{inner!r} inside of a {outer!r}"
     if "auto_map" not in config:
-        raise CheckpointError(f"{folder} is a {kind!r}: expected one of {', '.join(FAMILIES)}, plain or wrapped")
+        raise CheckpointError(f"{folder} is a {kind}: expected one of {', '.join(FAMILIES)}, plain or wrapped")
     if not trusted:
         raise CheckpointError(
-            f"{folder} is a {kind!r} that brings its own code, which is not run unless asked for "
+            f"{folder} is a {kind} that brings its own code, which is not run unless asked for "
             "(trust_remote_code=True): read it first"
         )
     WeightFiles.of_model(folder)  # pickled weights are refused here too

@@ -52,7 +52,9 @@ class WeightFiles:
                 names = sorted(set(index["weight_map"].values()))
                 strange = [name for name in names if Path(name).name != name]
             except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-                raise CheckpointError(f"{folder / _INDEX} is not readable ({type(error).__name__}: {error})") from error
+                raise CheckpointError(
+                    f"{folder / _INDEX} is not readable ({type(error).__name__}: {error}); get the checkpoint again"
+                ) from error
             if strange:
                 raise CheckpointError(f"{folder / _INDEX}: expected files in its folder, found {strange[0]!r}")
             files = [folder / name for name in names]
