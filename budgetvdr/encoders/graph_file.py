@@ -31,7 +31,10 @@ class Declared:
 def declared(path: Path) -> Declared:
     """What the file says. Raises BundleError where it is no ONNX graph."""
     try:
-        (graph,) = _messages(memoryview(path.read_bytes()), _GRAPH)
+        graphs = list(_messages(memoryview(path.read_bytes()), _GRAPH))
+        if len(graphs) != 1:
+            raise ValueError(f"expected one graph, found {len(graphs)}")
+        graph = graphs[0]
         inputs = frozenset(_name(given) for given in _messages(graph, _INPUT))
         return Declared(inputs, {_name(given): _width(given) for given in _messages(graph, _OUTPUT)})
     except (OSError, ValueError, IndexError) as error:

@@ -77,8 +77,7 @@ def bundle_folder(bundle: str | Path | None) -> Path:
         folder = snapshot(str(bundle))
     elif not folder.is_dir():
         raise BundleError(
-            f"{bundle} does not exist: expected the folder of an encoder bundle, or owner/name of one on the Hugging "
-            "Face hub"
+            f"{bundle} is no folder: expected that of an encoder bundle, or owner/name of one on the Hugging Face hub"
         )
     if not (folder / MANIFEST_NAME).is_file() and any((folder / name).is_file() for name in CHECKPOINT_NAMES):
         name = Path(str(bundle).partition("@")[0] if named else bundle).name

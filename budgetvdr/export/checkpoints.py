@@ -89,8 +89,8 @@ def plan(
 
     depths: by default those it was trained for here, or a quarter, half and all of the layers.
 
-    Raises CheckpointError where there is no such checkpoint, ExportError for a bundle and for depths and widths that
-    are none or that the model, as far as its config tells, does not have.
+    Raises CheckpointError where there is no such checkpoint or it was not trained for a depth, ExportError for a bundle
+    and for depths and widths that are none or that the model, as far as its config tells, does not have.
     """
     for what, values in (("--depths", depths), ("--dims", dims)):
         if values is not None and (not values or min(values) < 1):

@@ -48,8 +48,8 @@ class CachedStates:
             outputs, gradients = [], []
             for depth, vectors in states.exits.items():
                 collected = self.states.exits[depth].grad
-                # An exit that is no part of the loss has none.
-                if collected is not None:
+                # An exit that is no part of the loss has none, and a frozen one takes none.
+                if collected is not None and vectors.requires_grad:
                     outputs.append(vectors)
                     gradients.append(collected[start : start + len(part), : vectors.shape[1]].to(vectors.dtype))
             torch.autograd.backward(outputs, gradients)

@@ -55,7 +55,9 @@ def token_distillation(
     ((_, asked),), ((_, answering),) = taught.queries.exits.items(), taught.pages.exits.items()
     width = asked.shape[-1]
     page_of = pages.mask.nonzero()[:, 0]
-    asks = torch.arange(0, len(page_of), _EVERY, device=page_of.device)
+    # By its place in its page: whichever process a page is from, the same of its tokens ask.
+    places = (pages.mask.cumsum(dim=1) - 1)[pages.mask]
+    asks = (places % _EVERY == 0).nonzero()[:, 0]
     own = page_of[asks, None] == page_of
     shares = (queries.mask / (queries.mask.sum(dim=1, keepdim=True) * len(queries.mask)))[queries.mask]
     with torch.no_grad():

@@ -4,8 +4,8 @@
 
 Without arguments: the bundled reader. To compare with float32, make such a bundle first:
 
-    python export/convert_reader.py --precision float32 --out /tmp/reader-float32
-    python tests/bench/bench_encoder.py budgetvdr/bundles/reader /tmp/reader-float32
+    python export/convert_reader.py --weights CHECKPOINT --precision float32 --out reader-float32
+    python tests/bench/bench_encoder.py budgetvdr/bundles/reader reader-float32
 
 With several bundles, the last one is what the others' vectors are compared with (mean cosine). Prints a table, then
 one JSON object.
