@@ -196,7 +196,7 @@ def test_named_points_are_widths_of_the_deepest_exit() -> None:
     promise = recipe.Promise(name="", depths=(2, 4, 6), dims=(32, 64, 128, 256, 384), trained_exits=(2, 4, 6))
     assert promise.presets == {"full": Preset(6, 384), "balanced": Preset(6, 128), "fast": Preset(6, 64)}
     narrow = replace(promise, depths=(2,), dims=(16, 32))
-    assert narrow.presets == {"full": Preset(2, 32), "balanced": Preset(2, 32), "fast": Preset(2, 32)}
+    assert narrow.presets == {"full": Preset(2, 32), "balanced": Preset(2, 32), "fast": Preset(2, 16)}
 
 
 def test_longer_windows_can_be_asked_for(checkpoint: Path, tmp_path: Path) -> None:
