@@ -33,17 +33,18 @@ FAMILIES: Mapping[str, Callable[..., None]] = {
 }
 
 
-def make(family: str, out: Path, *, layers: int, depths: Sequence[int], dtype: Dtype) -> Manifest:
+def make(
+    family: str, out: Path, *, layers: int, depths: Sequence[int], dtype: Dtype, threshold: float | None = None
+) -> Manifest:
     """Writes OUT/checkpoint, where it is not there yet, and OUT/bundle."""
     checkpoint = out / "checkpoint"
     if not checkpoint.is_dir():
         checkpoint.mkdir(parents=True)
         FAMILIES[family](checkpoint, layers=layers)
-    wanted = Wanted(dtype)
     return export_bundle(
         plan(str(checkpoint), depths, (DIM // 2, DIM)),
         out / "bundle",
-        wanted,
+        Wanted(dtype, threshold=threshold),
         lambda line: print(line, file=sys.stderr),
     )
 
@@ -70,10 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--depths", default="1,3", help="exits in layers")
     parser.add_argument("--dtype", choices=get_args(Dtype), default="float32")
+    parser.add_argument("--threshold", type=float, help="lowest mean cosine of an exit, as in budgetvdr.export")
     options = parser.parse_args(arguments)
     depths = tuple(int(depth) for depth in options.depths.split(","))
     try:
-        manifest = make(options.family, options.out, layers=options.layers, depths=depths, dtype=options.dtype)
+        manifest = make(
+            options.family,
+            options.out,
+            layers=options.layers,
+            depths=depths,
+            dtype=options.dtype,
+            threshold=options.threshold,
+        )
     except BudgetVDRError as error:
         print(f"export_tiny: {error}", file=sys.stderr)
         return 2

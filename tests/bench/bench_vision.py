@@ -42,6 +42,8 @@ ROUNDS = 3
 FAMILIES = ("paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "modernvbert")
 QUERY = "How many customers are there in the Alpine region?"
 RECIPE = Path(__file__).parents[2] / "export" / "export_tiny.py"
+# Random weights lose more than trained ones; what is lost is in the table.
+_ALL_PARITIES = ["--threshold", "0"]
 # Visual tokens of a page of the large model; ColQwen2 takes up to 768.
 _TOKENS = 256
 
@@ -77,15 +79,15 @@ def write_half_billion(folder: Path) -> None:
 
 def export_tiny(family: str, dtype: str, out: Path) -> None:
     """OUT/bundle of a tiny checkpoint."""
-    _run([str(RECIPE), "--family", family, "--dtype", dtype, "--out", str(out), "--layers", "3", "--depths", "1,2,3"])
+    options = ["--family", family, "--dtype", dtype, "--out", str(out), "--layers", "3", "--depths", "1,2,3"]
+    _run([str(RECIPE), *options, *_ALL_PARITIES])
 
 
 def export_large(checkpoint: Path, dtype: str, out: Path) -> dict[str, Any]:
     """OUT/bundle; the peak memory of the process and its wall seconds."""
     start = perf_counter()
     command = ["--depths", "6,12,24", "--dtype", dtype, "--out", str(out / "bundle")]
-    # Random weights lose more than trained ones; what is lost is in the table.
-    command += ["--threshold", "0"]
+    command += _ALL_PARITIES
     child = subprocess.Popen([sys.executable, "-m", "budgetvdr.export", str(checkpoint), *command], stdout=sys.stderr)
     _, status, usage = os.wait4(child.pid, 0)
     if status:
