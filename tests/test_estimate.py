@@ -121,7 +121,7 @@ def test_refuses_what_it_cannot_estimate() -> None:
         estimate(10, depths=[3])
     with pytest.raises(BudgetError, match="depth 6 is not"):
         estimate(10, Budget(depth=6), depths=[2])
-    with pytest.raises(BundleError, match="is no folder"):
+    with pytest.raises(BundleError, match="does not exist"):
         estimate(10, encoder="nowhere")
     for wrong in (0, -1.0, float("nan"), float("inf"), True, "420"):
         with pytest.raises(ValueError, match="vectors_per_page must be a number above 0"):

@@ -445,3 +445,9 @@ def test_a_name_on_the_hub_needs_its_client(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_is_no_folder_and_no_name_on_the_hub_is_no_bundle(name: str | Path) -> None:
     with pytest.raises(BundleError, match="does not exist: expected the folder"):
         open_encoder(name)
+
+
+def test_a_file_is_no_bundle(tmp_path: Path) -> None:
+    (tmp_path / "bundle.zip").write_bytes(b"")
+    with pytest.raises(BundleError, match="is a file: expected the folder"):
+        open_encoder(tmp_path / "bundle.zip")

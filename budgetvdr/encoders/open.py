@@ -76,8 +76,9 @@ def bundle_folder(bundle: str | Path | None) -> Path:
     if named:
         folder = snapshot(str(bundle))
     elif not folder.is_dir():
+        found = "is a file" if folder.exists() else "does not exist"
         raise BundleError(
-            f"{bundle} is no folder: expected that of an encoder bundle, or owner/name of one on the Hugging Face hub"
+            f"{bundle} {found}: expected the folder of an encoder bundle, or owner/name of one on the Hugging Face hub"
         )
     if not (folder / MANIFEST_NAME).is_file() and any((folder / name).is_file() for name in CHECKPOINT_NAMES):
         name = Path(str(bundle).partition("@")[0] if named else bundle).name
