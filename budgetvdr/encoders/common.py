@@ -25,9 +25,12 @@ def check_graphs(manifest: Manifest, folder: Path) -> None:
 
     An index made with such a bundle could not be filled, nor opened with the bundle as it should be.
     """
+    # The reader's pages and queries have the same graphs.
+    names = {*manifest.page_graphs.values(), *manifest.query_graphs.values()}
+    graphs = {name: declared(folder / name) for name in sorted(names)}
     for depth in manifest.depths:
         for role, name in (("page", manifest.page_graphs[depth]), ("query", manifest.query_graphs[depth])):
-            graph = declared(folder / name)
+            graph = graphs[name]
             exits = [exit_ for exit_ in manifest.depths if exit_ <= depth] if role == "page" else [depth]
             fault = _exits_fault(graph, exits, manifest.dims[-1]) or _inputs_fault(graph, manifest, role)
             if fault:

@@ -22,9 +22,9 @@ def start_heads(model: ReaderModel, pages: Sequence[str]) -> None:
     with torch.no_grad():
         states = _unit_states(model, pages)
         first = torch.eye(model.shape.hidden_size)[: model.dim]
-        last = states[model.depths[-1]]
+        last = states[model.depths[-1]][:, : model.dim]
         for depth, rows in states.items():
-            weight = first if depth == model.depths[-1] else _nearest(rows, last @ first.T)
+            weight = first if depth == model.depths[-1] else _nearest(rows, last)
             projection = model.heads().get_submodule(f"{depth}.projection")
             projection.get_parameter("weight").copy_(weight)
             projection.get_parameter("bias").zero_()
