@@ -98,7 +98,8 @@ def calibrate_bundle(
     that no evaluation uses. most: how many are taken, by lot; the paper takes 500. read: how pages are read. on_pair:
     called as each pair is encoded.
 
-    Memory: the vectors of all pages at every exit, in float16.
+    Memory: of every pair its page's vectors at every exit, in float16, and of every page what each layer's tokens are
+    supported by after each of max(STEPS) steps, in float32.
 
     Raises BundleError for a folder that is no bundle or cannot be written to, CompressionError for a bundle whose
     graphs tell nothing of their attention and where no pair is of use.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
@@ -9,6 +10,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from budgetvdr.errors import IndexMismatchError
@@ -27,15 +29,17 @@ class RecompressReport:
     """What one `Index.recompress` did.
 
     pages: written. unchanged: pages that were there already. vectors_before, vectors_after: of the pages written, all
-    depths together. page_seconds: page id -> depth -> CPU seconds that folding it there took. seconds: "compress" is
-    the sum of these, "write" wall time of the commits, which run beside it, "total" wall time.
+    depths together. page_ids: of these, in the order they were written in. page_seconds: depth -> CPU seconds that
+    folding each of them there took. seconds: "compress" is the sum of these, "write" wall time of the commits, which
+    run beside it, "total" wall time.
     """
 
     pages: int
     unchanged: int
     vectors_before: int
     vectors_after: int
-    page_seconds: Mapping[str, Mapping[int, float]]
+    page_ids: tuple[str, ...]
+    page_seconds: Mapping[int, npt.NDArray[np.float64]]
     seconds: Mapping[str, float]
 
 
@@ -69,7 +73,8 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
     folding raises, StorageError.
     """
     begun, write_seconds = perf_counter(), 0.0
-    page_seconds: dict[str, Mapping[int, float]] = {}
+    page_ids: list[str] = []
+    page_seconds = {depth: array("d") for depth in target.settings.depths}
     before = after = 0
     with target.open() as store:
         known = source.revisions()
@@ -84,16 +89,21 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
             for start in range(0, len(missing), _BATCH_PAGES):
                 rows = source.page_rows(missing[start : start + _BATCH_PAGES])
                 folded = list(pool.map(folding.stored_timed, rows))
-                page_seconds |= {row.id: taken for row, taken in folded}
+                for row, taken in folded:
+                    page_ids.append(row.id)
+                    for depth, of_depth in taken.items():
+                        page_seconds[depth].append(of_depth)
                 write_seconds += 0.0 if written is None else written.result()
                 written = writer.submit(_write, store, [row for row, _ in folded])
                 before += _vectors(rows)
                 after += _vectors([row for row, _ in folded])
                 bar.update(len(rows))
             write_seconds += 0.0 if written is None else written.result()
-    compress_seconds = sum(sum(taken.values()) for taken in page_seconds.values())
+    by_depth = {depth: np.array(taken) for depth, taken in page_seconds.items()}
+    compress_seconds = float(sum(taken.sum() for taken in by_depth.values()))
     seconds = {"compress": compress_seconds, "write": write_seconds, "total": perf_counter() - begun}
-    return RecompressReport(len(missing), len(known) - len(missing), before, after, page_seconds, seconds)
+    unchanged = len(known) - len(missing)
+    return RecompressReport(len(missing), unchanged, before, after, tuple(page_ids), by_depth, seconds)
 
 
 def _differences(asked: IndexSettings, found: IndexSettings) -> str:

@@ -108,7 +108,7 @@ def calibrate(pairs: Sequence[Pair], *, steps: Sequence[int] = STEPS, gamma: flo
     """Tries every K with the window that its own profile points to, and chooses by the one-standard-error rule.
 
     pairs: at one exit; as many as can be had, the paper takes 500, of pages that no evaluation uses. steps: values of
-    K, ascending. gamma: share of vectors kept.
+    K. gamma: share of vectors kept.
 
     Raises CompressionError for pairs that are none, of different layers, too few steps or without a positive score.
     """
@@ -124,7 +124,7 @@ def calibrate(pairs: Sequence[Pair], *, steps: Sequence[int] = STEPS, gamma: flo
     profiles: dict[int, tuple[float, ...]] = {}
     windows: dict[int, Window] = {}
     ratios: dict[int, Ratios] = {}
-    for k in steps:
+    for k in sorted(steps):
         profiles[k] = tuple(
             float((scores(pairs, Window(layer, layer, k), method) / full).mean()) for layer in range(layers)
         )
@@ -140,7 +140,7 @@ def calibrate(pairs: Sequence[Pair], *, steps: Sequence[int] = STEPS, gamma: flo
             *gaps[k],
             gaps[k][0] <= gaps[k][1],
         )
-        for k in steps
+        for k in ratios
     )
     return Calibration(layers, len(pairs), gamma, trials)
 

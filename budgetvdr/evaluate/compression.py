@@ -79,8 +79,8 @@ class CompressionRow:
     """One method at one share of vectors and one point.
 
     gamma: share asked for, 1 for the full index. vectors: mean number a page. ndcg: (q,) nDCG@5 of every question.
-    full_ndcg: its mean in the full index at the same depth and width. sr: mean score ratio of answer pages that both
-    indexes found, compressed over full; None where there are none. latency: None where the pages were encoded before.
+    full_ndcg: its mean in the full index at the same depth and width. sr: mean score ratio of answer pages, compressed
+    over full; None where there are none. latency: None where the pages were encoded before.
     """
 
     method: str
@@ -105,7 +105,7 @@ class CompressionRow:
 
     @property
     def bytes_per_page(self) -> int:
-        """Bytes of one page's vectors at this width and depth."""
+        """Bytes of one page's vectors at this depth and width, in float16. Regions and text are not counted."""
         return round(self.vectors * self.dim * FLOAT16_BYTES)
 
 

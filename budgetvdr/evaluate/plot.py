@@ -24,7 +24,7 @@ def pareto_svg(report: CompressionReport) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" '
         'font-size="12">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        f'<text x="{_LEFT}" y="24" font-size="15">{escape(report.name)}: nDCG@5 by bytes a page</text>',
+        f'<text x="{_LEFT}" y="24" font-size="15">{escape(report.name)}: nDCG@5 by bytes of vectors a page</text>',
         *axes.svg(),
     ]
     line = " ".join(f"{axes.x(row.bytes_per_page):.1f},{axes.y(row.ndcg_5):.1f}" for row in report.frontier())
@@ -73,7 +73,9 @@ class _Axes:
                 yield f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#eee"/>'
                 name = f"{size / 1e6:g}M" if size >= 1_000_000 else f"{size / 1e3:g}k" if size >= 1_000 else str(size)
                 yield f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{name}</text>'
-        yield f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 16}" text-anchor="middle">bytes a page</text>'
+        middle = (_TOP + bottom) / 2
+        yield f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 16}" text-anchor="middle">bytes of vectors a page</text>'
+        yield f'<text x="18" y="{middle}" text-anchor="middle" transform="rotate(-90 18 {middle})">nDCG@5</text>'
 
 
 def _colour(place: int) -> str:

@@ -16,6 +16,8 @@ from budgetvdr.pages import EncodedPage, EncodedQuery, Page
 
 # One page in so many is encoded once with and once without attention, one after the other.
 _EVERY: Final = 8
+# A scan is read by OCR again for that, which takes seconds: only where there is nothing else to compare.
+_MOST_SCANS: Final = 3
 _MODEL: Final = "transformer"
 
 
@@ -33,7 +35,7 @@ class TimedEncoder:
         self._readers: dict[str, str] = {}
         # Milliseconds in the model of the same pages, with attention and without.
         self._twice: list[tuple[float, float]] = []
-        self._seen = 0
+        self._texts = 0
 
     @property
     def manifest(self) -> Manifest:
@@ -54,10 +56,10 @@ class TimedEncoder:
             if not isinstance(result, EncodedPage):
                 continue
             self._pages[page.id], self._readers[page.id] = _milliseconds(result), result.reader
-            if attention and result.reader != "ocr" and self._seen % _EVERY == 0:
-                # Reading it again is the price of comparing like with like; scans would take seconds.
+            is_scan = result.reader == "ocr"
+            if attention and (len(self._twice) < _MOST_SCANS if is_scan else self._texts % _EVERY == 0):
                 self._compare(page, depths, attention)
-            self._seen += 1
+            self._texts += not is_scan
         return found
 
     def encode_query(self, text: str, depth: int) -> EncodedQuery:
