@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -71,21 +72,39 @@ def reference_centrality(layers: list[Array], steps: int) -> Array:
     return np.array([sum(share[j] for share in shares) / len(layers) for j in range(len(shares[0]))])
 
 
-def reference_fold(hidden: Array, project: Array, bias: Array, alpha: Array, kept: int) -> Array:
-    def norm(x: Array) -> Array:
-        return x / np.sqrt((x**2).sum())
+def reference_fold(
+    hidden: Array,
+    project: Array,
+    bias: Array,
+    alpha: Array,
+    kept: int,
+    *,
+    refinements: int = 0,
+    weights: Array | None = None,
+) -> tuple[Array, list[int]]:
+    """Unit vectors and fold map. weights: alpha where left out."""
+    weights = alpha if weights is None else weights
 
-    units = [norm(project @ z + bias) for z in hidden]
+    def placed(z: Array) -> Array:
+        x: Array = project @ z + bias
+        return x * (x @ x) ** -0.5
+
+    def nearest(x: Array, centres: Sequence[Array]) -> int:
+        return max(range(len(centres)), key=lambda c: (x @ centres[c], -c))
+
+    units = [placed(z) for z in hidden]
     anchors = sorted(sorted(range(len(alpha)), key=lambda j: (-alpha[j], j))[:kept])
-    members = {anchor: [anchor] for anchor in anchors}
-    for i in range(len(hidden)):
-        if i not in anchors:
-            members[max(anchors, key=lambda c: (units[i] @ units[c], -c))].append(i)
-    folded = []
-    for group in members.values():
-        mean = sum(alpha[i] * hidden[i] for i in group) / sum(alpha[i] for i in group)
-        folded.append(norm(project @ mean + bias))
-    return np.array(folded)
+    centres = [units[c] for c in anchors]
+    labels = [anchors.index(i) if i in anchors else nearest(units[i], centres) for i in range(len(units))]
+    order = list(range(kept))
+    for refinement in range(refinements + 1):
+        if refinement:
+            labels = [nearest(x, centres) for x in units]
+            # Those that nothing is nearest to are gone, the others are in the order of their first tokens.
+            order = list(dict.fromkeys(labels))
+        groups = [[i for i in range(len(units)) if labels[i] == label] for label in order]
+        centres = [placed(sum(weights[i] * hidden[i] for i in g) / sum(weights[i] for i in g)) for g in groups]
+    return np.array(centres), [order.index(label) for label in labels]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
@@ -103,8 +122,33 @@ def test_folding_the_projections_equals_projecting_the_folds(count: int, kept: i
     hidden, alpha = random.standard_normal((count, 12)), random.random(count)
     project, bias = random.standard_normal((6, 12)), random.standard_normal(6)
     page = Signals((hidden @ project.T + bias).astype(np.float32), alpha.astype(np.float32))
-    expected = reference_fold(hidden, project, bias, alpha, kept)
-    np.testing.assert_allclose(unit(PAPER(cap=kept).compress(page).vectors), expected, atol=1e-5)
+    expected, groups = reference_fold(hidden, project, bias, alpha, kept)
+    result = PAPER(cap=kept).compress(page)
+    np.testing.assert_allclose(unit(result.vectors), expected, atol=1e-5)
+    assert result.groups.tolist() == groups
+
+
+@pytest.mark.parametrize("weights", ["centrality", "uniform"])
+@pytest.mark.parametrize("refinements", [1, 2, 3])
+@pytest.mark.parametrize(("count", "kept", "dim"), [(40, 8, 6), (90, 30, 2)])
+def test_refinements_equal_the_loop(
+    count: int, kept: int, dim: int, refinements: int, weights: Literal["centrality", "uniform"]
+) -> None:
+    page = random_page(count, dim, seed=refinements)
+    assert page.centrality is not None
+    alpha = page.centrality.astype(np.float64)
+    expected, groups = reference_fold(
+        page.vectors.astype(np.float64),
+        np.eye(dim),
+        np.zeros(dim),
+        alpha,
+        kept,
+        refinements=refinements,
+        weights=alpha if weights == "centrality" else np.ones(count),
+    )
+    result = AnchorFold(cap=kept, refinements=refinements, weights=weights).compress(page)
+    assert result.groups.tolist() == groups
+    np.testing.assert_allclose(unit(result.vectors), expected, atol=1e-5)
 
 
 # By hand.
@@ -137,6 +181,50 @@ def test_a_layer_without_support_counts_as_uniform() -> None:
 def test_a_row_of_zeros_passes_nothing_on() -> None:
     head = np.array([[[0.0, 0], [1, 0]]])
     np.testing.assert_allclose(layer_support(head, 2), [[0.5, 0], [0, 0]], atol=1e-7)
+
+
+def test_three_tokens_through_every_stage() -> None:
+    # Rows scaled to one, from (1/3, 1/3, 1/3): the first head gives (1/2, 1/2, 0), then (3/4, 1/4, 0); the second, in
+    # which 0 pays to 1 and both others to 2, gives (0, 1/3, 2/3), then (0, 0, 1).
+    first = np.array([[[2.0, 0, 0], [3, 3, 0], [0, 5, 0]], [[0, 4, 0], [0, 0, 1], [0, 0, 7]]])
+    # Rows all alike stay what they are: (3, 12, 0) / 15 and (4, 5, 6) / 15.
+    second = np.array([[[3.0, 12, 0]] * 3, [[4.0, 5, 6]] * 3])
+    support = np.array([layer_support(layer, 2) for layer in (first, second)])
+    halves = [[9 / 36, 13 / 36, 16 / 36], [9 / 16, 1 / 16, 1]]
+    np.testing.assert_allclose(support[0], np.sqrt(np.divide(halves, 2)), rtol=1e-6)
+    # 3, 4 and 5; 12, 5 and 13; 0, 6 and 6: shares of 24.
+    np.testing.assert_allclose(support[1], np.array([[5, 13, 6]] * 2) / 15 / 2**0.5, rtol=1e-6)
+    np.testing.assert_allclose(centrality(support[:1, 1]), [9 / 24, 3 / 24, 12 / 24], rtol=1e-6)
+    np.testing.assert_allclose(centrality(support[1:, 1]), [5 / 24, 13 / 24, 6 / 24], rtol=1e-6)
+    alpha = centrality(support[:, 1])
+    np.testing.assert_allclose(alpha, [7 / 24, 8 / 24, 9 / 24], rtol=1e-6)
+    # Anchors are tokens 1 and 2; token 0 has cosines of 3/5 and 4/5 with them.
+    result = PAPER(cap=2).compress(Signals(rows([4, 3], [0, 1], [3, 0]), alpha))
+    assert result.groups.tolist() == [1, 0, 1]
+    # (7/16) (4, 3) + (9/16) (3, 0).
+    np.testing.assert_allclose(result.vectors, rows([0, 1], [55 / 16, 21 / 16]), rtol=1e-6)
+
+
+def test_four_tokens_through_every_stage() -> None:
+    # The first head pays to 0, 0, 1, 2: (1/2, 1/4, 1/4, 0), then (3/4, 1/4, 0, 0). In the second, 0 and 1 pay to 2, 2
+    # to itself and 3 alike, 3 to itself: (0, 0, 5/8, 3/8), then (0, 0, 5/16, 11/16).
+    to = np.eye(4)
+    first = np.array([[to[0], 3 * to[0], to[1], 2 * to[2]], [to[2], 5 * to[2], to[2] + to[3], 4 * to[3]]])
+    second = np.array([[[3.0, 8, 12, 4]] * 4, [[4.0, 15, 5, 3]] * 4])
+    support = np.array([layer_support(layer, 2) for layer in (first, second)])
+    np.testing.assert_allclose(support[0, 1], np.array([12, 4, 5, 11]) / 16 / 2**0.5, rtol=1e-6)
+    # 3, 4 and 5; 8, 15 and 17; 12, 5 and 13; 4, 3 and 5: shares of 40.
+    np.testing.assert_allclose(support[1, 1], np.array([5, 17, 13, 5]) / 27 / 2**0.5, rtol=1e-6)
+    np.testing.assert_allclose(centrality(support[:1, 1]), np.array([12, 4, 5, 11]) / 32, rtol=1e-6)
+    np.testing.assert_allclose(centrality(support[1:, 1]), np.array([5, 17, 13, 5]) / 40, rtol=1e-6)
+    # Alone the layers would choose tokens 0 and 3, and 1 and 2.
+    alpha = centrality(support[:, 1])
+    np.testing.assert_allclose(alpha, np.array([80, 88, 77, 75]) / 320, rtol=1e-6)
+    # Token 2 has cosines of 3/5 and 4/5 with the anchors 0 and 1, token 3 of 12/13 and 5/13.
+    result = PAPER(gamma=0.5).compress(Signals(rows([5, 0], [0, 2], [3, 4], [12, 5]), alpha))
+    assert result.groups.tolist() == [0, 1, 1, 0]
+    # (16/31) (5, 0) + (15/31) (12, 5), and (8/15) (0, 2) + (7/15) (3, 4).
+    np.testing.assert_allclose(result.vectors, [[260 / 31, 75 / 31], [21 / 15, 44 / 15]], rtol=1e-6)
 
 
 def test_four_tokens_fold_into_two() -> None:
@@ -188,11 +276,30 @@ def test_refinement_assigns_to_the_folded_vectors() -> None:
     np.testing.assert_allclose(refined.vectors, [page.vectors[[0, 2, 3, 4, 5]].mean(axis=0), [0, 1]], atol=1e-6)
 
 
+def test_refinement_weighs_by_centrality() -> None:
+    # Anchors are tokens 0 and 1. Token 2 goes to the first, which becomes (80/3, 10), 21 degrees; token 3, at 48, goes
+    # to the second, which becomes (10/4, 71/4), 82 degrees. Token 3 is nearer to the first now.
+    page = Signals(rows([20, 0], [0, 20], [40, 30], [10, 11]), np.array([4, 3, 2, 1], np.float32))
+    plain = PAPER(cap=2).compress(page)
+    assert plain.groups.tolist() == [0, 1, 0, 1]
+    np.testing.assert_allclose(plain.vectors, [[80 / 3, 10], [10 / 4, 71 / 4]], rtol=1e-6)
+    refined = AnchorFold(cap=2, refinements=1).compress(page)
+    assert refined.groups.tolist() == [0, 1, 0, 0]
+    # (4 (20, 0) + 2 (40, 30) + (10, 11)) / 7.
+    np.testing.assert_allclose(refined.vectors, rows([170 / 7, 71 / 7], [0, 20]), rtol=1e-6)
+
+
 def test_folded_vectors_that_nothing_is_nearest_to_leave() -> None:
-    # The anchors are equal; after one more assignment the first has all that points its way.
-    page = Signals(rows([1, 0], [1, 0], [1, 0.1], [0, 1]), np.array([4, 4, 1, 3], np.float32))
-    result = AnchorFold(cap=3, refinements=2).compress(page)
-    assert len(result.vectors) == result.groups.max() + 1 <= 3
+    # Anchors at 0, 10 and 95 degrees. The second takes the token at 50 and moves to 30, the third those at 55 and moves
+    # to 68. Its own token is now nearer to the first and that at 50 to the third.
+    page = Signals(turned(np.array([0, 10, 95, 50, 55, 55])), np.array([4, 3, 2, 1, 1, 1], np.float32))
+    assert PAPER(cap=3, weights="uniform").compress(page).groups.tolist() == [0, 1, 2, 1, 2, 2]
+    for refinements in (1, 2):
+        result = AnchorFold(cap=3, weights="uniform", refinements=refinements).compress(page)
+        assert result.groups.tolist() == [0, 0, 1, 1, 1, 1]
+        np.testing.assert_allclose(
+            result.vectors, [page.vectors[:2].mean(axis=0), page.vectors[2:].mean(axis=0)], atol=1e-6
+        )
 
 
 # What must hold of any page.
@@ -216,6 +323,16 @@ def test_the_order_of_tokens_does_not_matter(refinements: int) -> None:
     here, there = method.compress(page), method.compress(moved)
     # Tokens that shared a vector still do, and the vector is the same.
     np.testing.assert_allclose(here.vectors[here.groups[shuffle]], there.vectors[there.groups], atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_support_moves_with_the_tokens(steps: int) -> None:
+    random = np.random.default_rng(steps)
+    attention = random.random((3, 25, 25)) ** 4
+    shuffle = random.permutation(25)
+    moved = attention[:, shuffle][:, :, shuffle]
+    np.testing.assert_allclose(layer_support(moved, steps), layer_support(attention, steps)[:, shuffle], rtol=1e-5)
+    np.testing.assert_allclose(in_degree(moved), in_degree(attention)[shuffle], rtol=1e-5)
 
 
 def test_equal_centralities_prefer_earlier_tokens() -> None:

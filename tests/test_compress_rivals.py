@@ -122,6 +122,22 @@ def test_scores_of_any_size_do_the_same(method: Callable[..., Method]) -> None:
     assert one.vectors.tobytes() == other.vectors.tobytes() and one.groups.tolist() == other.groups.tolist()
 
 
+@pytest.mark.parametrize(
+    "method", [StructuralPruning(gamma=0.1), DocPruner(threshold=0.5), WardFold(gamma=0.1)], ids=str
+)
+def test_the_order_of_tokens_does_not_matter(method: Method) -> None:
+    page = page_of(60)
+    shuffle = np.random.default_rng(1).permutation(60)
+    scores = (page.centrality, page.in_degree, page.from_global)
+    moved = Signals(page.vectors[shuffle], *(each[shuffle] for each in scores if each is not None))
+    here, there = method.compress(page), method.compress(moved)
+    before, after = here.groups[shuffle], there.groups
+    assert len(here.vectors) == len(there.vectors) < 60
+    # Tokens dropped still are; those that shared a vector still do, and the vector is the same.
+    assert (before < 0).tolist() == (after < 0).tolist()
+    np.testing.assert_allclose(here.vectors[before[before >= 0]], there.vectors[after[after >= 0]], atol=1e-6)
+
+
 def test_zero_rows_have_no_direction_to_average() -> None:
     page = Signals(np.array([[0, 0], [0, 3], [0, 0], [0, 0]], np.float32))
     np.testing.assert_allclose(Pooling(cap=2).compress(page).vectors, [[0, 3], [0, 0]])
