@@ -19,13 +19,13 @@ import numpy as np
 from budgetvdr.bundle import MANIFEST_NAME, load_manifest
 from budgetvdr.calibration_pairs import QueryPage, draw, load_pairs
 from budgetvdr.compress.calibrate import STEPS, Calibration, Pair, calibrate
-from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.score_ratio import maxsim
 from budgetvdr.encoders import CalibratedEncoder, LayerSupport
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import BudgetVDRError, BundleError, CompressionError, PageError, QueryError
 from budgetvdr.pages import ReadMode
 from budgetvdr.sources import FailedSource, open_documents
+from budgetvdr.unit import unit_rows
 
 REPORT_NAME: Final = "calibration.json"
 MOST_PAIRS: Final = 500
@@ -155,7 +155,7 @@ def _pairs(encoder: CalibratedEncoder, text: str, page: LayerSupport | BudgetVDR
             query = encoder.encode_query(text, depth)
         except QueryError as error:
             return str(error)
-        if not maxsim(query.vectors, unit(vectors)) > 0:
+        if not maxsim(query.vectors, unit_rows(vectors)) > 0:
             return f"the page scores nothing at depth {depth}, so that no ratio to it says anything"
         made[depth] = Pair(query.vectors, vectors.astype(np.float16), page.support[:depth])
     return made

@@ -23,12 +23,12 @@ from budgetvdr.compress import (
     token_signals,
 )
 from budgetvdr.compress.anchorfold import assign
-from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.propagation import in_degree, layer_support
 from budgetvdr.compress.signals import centrality
 from budgetvdr.encoders.open import bundled_folder
 from budgetvdr.errors import BudgetError, CompressionError, EncodingError
 from budgetvdr.pages import TokenSignals
+from budgetvdr.unit import unit_rows
 
 Array = npt.NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def test_folding_the_projections_equals_projecting_the_folds(count: int, kept: i
     page = Signals((hidden @ project.T + bias).astype(np.float32), alpha.astype(np.float32))
     expected, groups = reference_fold(hidden, project, bias, alpha, kept)
     result = PAPER(cap=kept).compress(page)
-    np.testing.assert_allclose(unit(result.vectors), expected, atol=1e-5)
+    np.testing.assert_allclose(unit_rows(result.vectors), expected, atol=1e-5)
     assert result.groups.tolist() == groups
 
 
@@ -148,7 +148,7 @@ def test_refinements_equal_the_loop(
     )
     result = AnchorFold(cap=kept, refinements=refinements, weights=weights).compress(page)
     assert result.groups.tolist() == groups
-    np.testing.assert_allclose(unit(result.vectors), expected, atol=1e-5)
+    np.testing.assert_allclose(unit_rows(result.vectors), expected, atol=1e-5)
 
 
 # By hand.
@@ -336,7 +336,7 @@ def test_support_moves_with_the_tokens(steps: int) -> None:
 
 
 def test_equal_centralities_prefer_earlier_tokens() -> None:
-    page = Signals(unit(random_page(5).vectors), np.ones(5, np.float32))
+    page = Signals(unit_rows(random_page(5).vectors), np.ones(5, np.float32))
     groups = PAPER(cap=2).compress(page).groups
     assert groups[0] == 0 and groups[1] == 1
 
@@ -371,7 +371,7 @@ def test_zero_vectors_and_zero_centralities() -> None:
 
 
 def test_long_pages_are_assigned_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    units = unit(random_page(100).vectors)
+    units = unit_rows(random_page(100).vectors)
     anchors = np.arange(0, 100, 7)
     whole = assign(units, anchors)
     monkeypatch.setattr("budgetvdr.compress.anchorfold._BLOCK", 40)

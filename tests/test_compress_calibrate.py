@@ -17,9 +17,9 @@ from budgetvdr.compress.calibrate import (
     standard_error,
     window_before_decline,
 )
-from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.signals import centrality
 from budgetvdr.errors import CompressionError
+from budgetvdr.unit import unit_rows
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def made_pairs(count: int = 12, layers: int = 5, good: tuple[int, ...] = (2,)) -
         support = random.random((layers, 12, 40)).astype(np.float32)
         for layer in good:
             support[layer, 2:, :4] += 3
-        pairs.append(Pair(unit(vectors[:4]), vectors, support))
+        pairs.append(Pair(unit_rows(vectors[:4]), vectors, support))
     return pairs
 
 
@@ -99,7 +99,7 @@ def test_scores_are_those_of_the_method() -> None:
     pair = made_pairs(1)[0]
     method = AnchorFold(gamma=0.2)
     page = Signals(pair.vectors, centrality(pair.support[1:3, 5]))
-    expected = maxsim(pair.query, unit(method.compress(page).vectors))
+    expected = maxsim(pair.query, unit_rows(method.compress(page).vectors))
     assert scores([pair], Window(1, 2, 6), method).tolist() == [expected]
 
 

@@ -26,11 +26,12 @@ from budgetvdr.compress import (
     Window,
     token_signals,
 )
-from budgetvdr.compress.grouping import fold, numbered, unit
+from budgetvdr.compress.grouping import fold, numbered
 from budgetvdr.compress.record import Method, from_record, from_text, to_record
 from budgetvdr.compress.size import Sized
 from budgetvdr.errors import BudgetError, CompressionError, IndexFormatError, MissingExtraError
 from budgetvdr.pages import TokenSignals
+from budgetvdr.unit import unit_rows
 
 SIZED: list[Callable[..., Method]] = [
     AnchorFold,
@@ -140,7 +141,7 @@ def test_the_order_of_tokens_does_not_matter(method: Method) -> None:
 
 def test_zero_rows_have_no_direction_to_average() -> None:
     page = Signals(np.array([[0, 0], [0, 3], [0, 0], [0, 0]], np.float32))
-    np.testing.assert_allclose(Pooling(cap=2).compress(page).vectors, [[0, 3], [0, 0]])
+    np.testing.assert_allclose(unit_rows(Pooling(cap=2).compress(page).vectors), [[0, 1], [0, 0]])
 
 
 def test_structural_pruning_keeps_the_most_attended() -> None:
@@ -192,7 +193,7 @@ def test_pooling_takes_neighbours() -> None:
     result = Pooling(cap=2).compress(page)
     assert result.groups.tolist() == [0, 0, 0, 1, 1]
     # Unit vectors (1, 0), (0, 1), (0, 1) have the direction (1, 2).
-    np.testing.assert_allclose(unit(result.vectors), [[1 / 5**0.5, 2 / 5**0.5], [1, 0]], atol=1e-6)
+    np.testing.assert_allclose(unit_rows(result.vectors), [[1 / 5**0.5, 2 / 5**0.5], [1, 0]], atol=1e-6)
 
 
 @pytest.mark.parametrize("method", [Clustering, WardFold, WardPooling])
@@ -203,14 +204,14 @@ def test_groups_are_those_of_the_directions(method: Callable[..., Method]) -> No
     result = method(cap=3).compress(Signals(vectors.astype(np.float32)))
     assert result.groups.tolist() == [0, 1, 2, 1, 0, 2, 2, 1]
     # WardFold averages before scaling, the others after.
-    members = (vectors if method is WardFold else unit(vectors))[[0, 4]]
+    members = (vectors if method is WardFold else unit_rows(vectors))[[0, 4]]
     mean = members.mean(axis=0)
-    np.testing.assert_allclose(unit(result.vectors)[0], mean / np.linalg.norm(mean), atol=1e-6)
+    np.testing.assert_allclose(unit_rows(result.vectors)[0], mean / np.linalg.norm(mean), atol=1e-6)
 
 
 def test_ward_pooling_groups_as_the_square_of_distances_does() -> None:
     hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
-    units = unit(page_of(40).vectors)
+    units = unit_rows(page_of(40).vectors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = hierarchy.linkage(1 - units @ units.T, metric="euclidean", method="ward")
@@ -221,7 +222,7 @@ def test_ward_pooling_groups_as_the_square_of_distances_does() -> None:
 def test_ward_folding_groups_the_unit_vectors() -> None:
     hierarchy = pytest.importorskip("scipy.cluster.hierarchy")
     page = page_of(60)
-    tree = hierarchy.linkage(unit(page.vectors).astype(float), metric="euclidean", method="ward")
+    tree = hierarchy.linkage(unit_rows(page.vectors).astype(float), metric="euclidean", method="ward")
     expected = hierarchy.fcluster(tree, t=12, criterion="maxclust")
     assert WardFold(gamma=0.2).compress(page).groups.tolist() == numbered(expected).tolist()
 

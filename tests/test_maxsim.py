@@ -29,6 +29,7 @@ from budgetvdr.similarity.maxsim import (
     scan_int8,
     unit_prefix,
 )
+from budgetvdr.unit import lengths
 
 RNG = np.random.default_rng(11)
 KERNELS = module._kernels()
@@ -98,7 +99,7 @@ def check(vectors: np.ndarray, offsets: np.ndarray, query: np.ndarray, slices: t
     pages = quantise(slices, offsets)
     codes, scales = portable.quantise_rows(vectors.astype(np.float32))
     np.testing.assert_array_equal(pages.values, codes)
-    np.testing.assert_allclose(pages.scales, scales / portable.lengths(vectors.astype(np.float32)), rtol=1e-5)
+    np.testing.assert_allclose(pages.scales, scales / lengths(vectors.astype(np.float32)), rtol=1e-5)
     np.testing.assert_allclose(scan_int8(pages, query), slow_int8(pages, query), atol=1e-6 * size, rtol=1e-5)
 
 

@@ -12,12 +12,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from budgetvdr.bundle import Window
-from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, numbered, unit
+from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, numbered
 from budgetvdr.compress.products import products
 from budgetvdr.compress.signals import Compressed, Groups, Signals, calibrated
 from budgetvdr.compress.size import Sized, settle, whole
 from budgetvdr.errors import BudgetError
 from budgetvdr.pages import Vectors
+from budgetvdr.unit import unit_rows
 
 # Similarities held at a time: 4 MB.
 _BLOCK = 1 << 20
@@ -78,10 +79,10 @@ class AnchorFold(Sized):
         if not self.folding or not count:
             return keep(vectors, anchors)
         weights = page.need("centrality", "AnchorFold") if self.weights == "centrality" else None
-        units = unit(vectors)
+        units = unit_rows(vectors)
         folded = fold(vectors, assign(units, anchors), weights)
         for _ in range(self.refinements if count < len(vectors) else 0):
-            folded = fold(vectors, numbered(nearest(units, unit(folded.vectors))), weights)
+            folded = fold(vectors, numbered(nearest(units, unit_rows(folded.vectors))), weights)
         return folded
 
 

@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from budgetvdr.bundle import Window
 from budgetvdr.compress.anchorfold import AnchorFold
-from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.score_ratio import maxsim
 from budgetvdr.compress.signals import Signals, centrality
 from budgetvdr.compress.size import share
 from budgetvdr.errors import CompressionError
 from budgetvdr.pages import Scores, Vectors
+from budgetvdr.unit import unit_rows
 
 STEPS = (2, 3, 4, 6, 8, 10, 12)
 """Values of K that are tried."""
@@ -115,7 +115,7 @@ def calibrate(pairs: Sequence[Pair], *, steps: Sequence[int] = STEPS, gamma: flo
     _check(pairs, max(steps))
     # As published: what is chosen is the centrality, which refinements make less of.
     layers, method = pairs[0].support.shape[0], AnchorFold(gamma=gamma, refinements=0)
-    full = np.array([maxsim(pair.query, unit(pair.vectors.astype(np.float32))) for pair in pairs])
+    full = np.array([maxsim(pair.query, unit_rows(pair.vectors.astype(np.float32))) for pair in pairs])
     if not full.min() > 0:
         raise CompressionError(
             f"pair {full.argmin()} scores {full.min()} with all vectors kept, so that no ratio to it says anything; "
@@ -151,7 +151,7 @@ def scores(pairs: Sequence[Pair], window: Window, method: AnchorFold) -> Ratios:
     for pair in pairs:
         support = pair.support[window.first : window.last + 1, window.steps - 1]
         page = Signals(pair.vectors.astype(np.float32), centrality(support))
-        found.append(maxsim(pair.query, unit(method.compress(page).vectors)))
+        found.append(maxsim(pair.query, unit_rows(method.compress(page).vectors)))
     return np.array(found)
 
 

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from budgetvdr.bundle import Window
-from budgetvdr.compress.grouping import fold_directions, numbered, unit
+from budgetvdr.compress.grouping import fold_directions, numbered
 from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized, settle, whole
 from budgetvdr.errors import MissingExtraError
+from budgetvdr.unit import unit_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Clustering(Sized):
 
     def compress(self, page: Signals) -> Compressed:
         """Raises MissingExtraError without scikit-learn."""
-        units, count = unit(page.vectors), len(page.vectors)
+        units, count = unit_rows(page.vectors), len(page.vectors)
         if self.size(count) == count:
             return fold_directions(page.vectors, np.arange(count, dtype=np.int32))
         clusters = min(self.size(count), len(np.unique(units, axis=0)))

@@ -7,15 +7,9 @@ import numpy.typing as npt
 
 from budgetvdr.compress.signals import UNSTORED, Compressed, Groups
 from budgetvdr.pages import Scores, Vectors
+from budgetvdr.unit import lengths
 
 Rows = npt.NDArray[np.intp]
-
-
-def unit(vectors: Vectors) -> Vectors:
-    """Rows scaled to unit length; zero rows stay zero."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    scaled: Vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-    return scaled
 
 
 def highest(scores: Scores, count: int) -> Rows:
@@ -56,8 +50,7 @@ def fold(vectors: Vectors, groups: Groups, weights: Scores | None = None) -> Com
 
 def fold_directions(vectors: Vectors, groups: Groups) -> Compressed:
     """One vector a group, in the direction of the mean of its members' unit vectors."""
-    lengths = np.linalg.norm(vectors, axis=1)
-    return fold(vectors, groups, np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0))
+    return fold(vectors, groups, np.reciprocal(lengths(vectors)))
 
 
 def numbered(labels: npt.NDArray[np.integer]) -> Groups:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from budgetvdr.compress.grouping import unit
 from budgetvdr.compress.signals import Compression, Signals
 from budgetvdr.errors import CompressionError
 from budgetvdr.pages import Vectors
+from budgetvdr.unit import unit_rows
 
 
 def maxsim(query: Vectors, vectors: Vectors) -> float:
@@ -20,9 +20,9 @@ def score_ratio(query: Vectors, page: Signals, method: Compression) -> float:
 
     Raises CompressionError where the page lacks what the method needs or scores nothing to compare with.
     """
-    full = maxsim(query, unit(page.vectors)) if len(page.vectors) else 0.0
+    full = maxsim(query, unit_rows(page.vectors)) if len(page.vectors) else 0.0
     if not full > 0:
         raise CompressionError(
             f"a page that scores {full} with all its vectors has no ratio; take a page that answers the query"
         )
-    return maxsim(query, unit(method.compress(page).vectors)) / full
+    return maxsim(query, unit_rows(method.compress(page).vectors)) / full

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from budgetvdr.bundle import Window
-from budgetvdr.compress.grouping import fold_directions, unit
+from budgetvdr.compress.grouping import fold_directions
 from budgetvdr.compress.linkage import ward_groups
 from budgetvdr.compress.products import products
 from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized
+from budgetvdr.unit import unit_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,5 +30,5 @@ class WardPooling(Sized):
 
     def compress(self, page: Signals) -> Compressed:
         """Means of unit vectors. Raises MissingExtraError without scipy."""
-        units = unit(page.vectors)
+        units = unit_rows(page.vectors)
         return fold_directions(page.vectors, ward_groups(1 - products(units, units), self.size(len(units))))

@@ -12,11 +12,12 @@ from typing import ClassVar
 import numpy as np
 
 from budgetvdr.bundle import Window
-from budgetvdr.compress.grouping import fold, unit
+from budgetvdr.compress.grouping import fold
 from budgetvdr.compress.linkage import ward_groups
 from budgetvdr.compress.signals import Compressed, Groups, Signals
 from budgetvdr.compress.size import Sized
 from budgetvdr.pages import Vectors
+from budgetvdr.unit import unit_rows
 
 # Tokens grouped at a time: the distances among them take 48 MB while they are needed.
 _BLOCK = 2048
@@ -37,7 +38,7 @@ class WardFold(Sized):
 
     def compress(self, page: Signals) -> Compressed:
         """Raises MissingExtraError without scipy."""
-        units, count = unit(page.vectors), len(page.vectors)
+        units, count = unit_rows(page.vectors), len(page.vectors)
         return fold(page.vectors, _groups(units, self.size(count)))
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from budgetvdr.bundle import READER, Manifest
 from budgetvdr.encoders.graph_file import Declared, declared
 from budgetvdr.errors import BudgetError, BudgetVDRError, BundleError, PageError
-from budgetvdr.pages import Page, Vectors
+from budgetvdr.pages import Page
 
 _EXIT = "exit_"
 
@@ -67,12 +65,6 @@ def check_depths(manifest: Manifest, depths: Sequence[int]) -> None:
     """Raises BudgetError where none is asked for, or one that is no exit of the bundle."""
     if not depths or not set(depths) <= set(manifest.depths):
         raise BudgetError(f"{manifest.name} has exits at {manifest.depths}, asked for {tuple(depths)}")
-
-
-def unit_rows(rows: Vectors) -> Vectors:
-    """(n, D) scaled to unit length."""
-    unit: Vectors = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
-    return unit
 
 
 def page_failure(page: Page, error: Exception) -> PageError:

@@ -14,13 +14,14 @@ from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.compress import Attention, joined, token_signals
 from budgetvdr.encoders import LayerSupport
 from budgetvdr.encoders.attention import STARTS, Ask, require_attention
-from budgetvdr.encoders.common import check_depths, check_graphs, exit_name, page_failure, unit_rows
+from budgetvdr.encoders.common import check_depths, check_graphs, exit_name, page_failure
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.reading import PageReader, Stages, as_lines
 from budgetvdr.encoders.tokens import WordPieces
 from budgetvdr.encoders.windows import windows
 from budgetvdr.errors import BudgetVDRError, QueryError
 from budgetvdr.pages import EncodedPage, EncodedQuery, Page, Scores, Vectors
+from budgetvdr.unit import unit_rows
 
 MOST_TOKENS = 8192
 """Tokens of a page that are encoded, some ten dense pages of print; a page with more gets the note "truncated"."""

@@ -28,7 +28,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from budgetvdr.similarity.portable import Float, Offsets, lengths
+from budgetvdr.similarity.portable import Float, Offsets
+from budgetvdr.unit import lengths
 
 Codes = npt.NDArray[np.uint16]
 

@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from budgetvdr.similarity import portable
 from budgetvdr.similarity.portable import Float, Offsets, Slices
+from budgetvdr.unit import unit_rows
 
 try:
     from budgetvdr.similarity import _native
@@ -83,8 +84,7 @@ def kernel() -> str:
 
 def unit_prefix(vectors: npt.NDArray[np.floating], dim: int) -> Float:
     """The first `dim` components of each row scaled to unit length (Eq. 3); zero rows stay zero."""
-    prefix = np.asarray(vectors[:, :dim], dtype=np.float32)
-    return prefix / portable.lengths(prefix)[:, None]
+    return unit_rows(np.asarray(vectors[:, :dim], dtype=np.float32))
 
 
 def quantise(slices: Sequence[npt.NDArray[np.float16]], offsets: Offsets, *, pool: Executor | None = None) -> Int8Pages:

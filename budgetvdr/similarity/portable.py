@@ -11,6 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.unit import lengths
+
 try:
     import numkong
 except ImportError:  # a platform without wheels: slower, same scores
@@ -78,14 +80,6 @@ def scan_int8(
         return scaled
 
     _score(similarities, weights, offsets, places, scores)
-
-
-def lengths(rows: Float) -> Float:
-    """(n,) lengths to divide by: 1 for a zero row, which stays zero."""
-    # Squares of float16 values neither overflow nor vanish in float32.
-    found: Float = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    found[found == 0] = 1
-    return found
 
 
 def quantise_rows(vectors: Float) -> tuple[Codes, Float]:

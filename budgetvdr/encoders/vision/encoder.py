@@ -18,13 +18,14 @@ from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.compress import token_signals
 from budgetvdr.encoders import LayerSupport
 from budgetvdr.encoders.attention import Ask, require_attention
-from budgetvdr.encoders.common import check_depths, check_graphs, exit_name, page_failure, unit_rows
+from budgetvdr.encoders.common import check_depths, check_graphs, exit_name, page_failure
 from budgetvdr.encoders.onnx import CPU, Sessions
 from budgetvdr.encoders.vision import VisionBatch, open_preprocessor
 from budgetvdr.encoders.vision.slots import with_slots
 from budgetvdr.errors import BudgetVDRError, BundleError, PageError, QueryError
 from budgetvdr.pages import EncodedPage, EncodedQuery, Page
 from budgetvdr.sources.pictures import upright_rgb
+from budgetvdr.unit import unit_rows
 
 LONGEST_SIDE = 2048
 """Pixels that pages are drawn at before a family makes of them what it takes.
