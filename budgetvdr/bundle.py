@@ -30,12 +30,16 @@ UNFINISHED_NAME = "stages.json"
 READER = "reader"
 FAMILIES = (READER, "paligemma", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "modernvbert")
 
+_CALIBRATE = "take 'compression' out of the manifest and run `budgetvdr calibrate` again"
+MOST_STEPS = 1000
+"""Propagation has long settled by then, and every step costs as much as the first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """The layers whose attention is looked at, first to last, zero-based and inclusive, and the steps K taken in it.
 
-    Raises ValueError for one without layers or steps.
+    Raises ValueError for one without layers or steps, or with more than `MOST_STEPS`.
     """
 
     first: int
@@ -43,8 +47,8 @@ class Window:
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.first <= self.last or self.steps < 1:
-            raise ValueError(f"expected 0 <= first <= last and steps >= 1; found {self}")
+        if not 0 <= self.first <= self.last or not 1 <= self.steps <= MOST_STEPS:
+            raise ValueError(f"expected 0 <= first <= last and steps from 1 to {MOST_STEPS}; found {self}")
 
     def __len__(self) -> int:
         return self.last - self.first + 1
@@ -158,7 +162,7 @@ def load_manifest(folder: Path) -> Manifest:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         manifest = _parse(raw)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise BundleError(
             f"{path} is not a readable manifest ({type(error).__name__}: {error}); export it again"
         ) from error
@@ -198,7 +202,7 @@ def _parse(raw: Mapping[str, Any]) -> Manifest:
         query_graphs={int(depth): str(name) for depth, name in raw["query_graphs"].items()},
         presets={str(name): Preset(int(p["depth"]), int(p["dim"])) for name, p in raw["presets"].items()},
         files={str(name): str(digest) for name, digest in raw["files"].items()},
-        compression={int(depth): _window(window) for depth, window in raw.get("compression", {}).items()},
+        compression={int(depth): _window(depth, window) for depth, window in raw.get("compression", {}).items()},
         query_depths={int(page): tuple(int(d) for d in asked) for page, asked in raw.get("query_depths", {}).items()},
         dtype=str(raw.get("dtype", "")),
         parity=tuple(Parity(**row) for row in raw.get("parity", [])),
@@ -213,8 +217,16 @@ def _count(raw: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def _window(raw: Mapping[str, Any]) -> Window:
-    return Window(int(raw["first"]), int(raw["last"]), int(raw["steps"]))
+def _window(depth: str, raw: Mapping[str, Any]) -> Window:
+    numbers: list[Any] = [raw.get(name) for name in ("first", "last", "steps")]
+    try:
+        if any(type(number) is not int for number in numbers):
+            raise ValueError("expected first, last and steps as whole numbers")
+        return Window(*numbers)
+    except ValueError as error:
+        raise BundleError(
+            f"the manifest's compression window of depth {depth}: {error}, found {raw}; {_CALIBRATE}"
+        ) from error
 
 
 def _check(manifest: Manifest, folder: Path) -> None:
@@ -239,7 +251,7 @@ def _check(manifest: Manifest, folder: Path) -> None:
         if depth not in manifest.depths or window.last >= depth:
             raise BundleError(
                 f"{folder}: the compression window of depth {depth} is to lie in the layers that depth executes, "
-                f"found {window} in a bundle with depths {manifest.depths}; calibrate it again"
+                f"found {window} in a bundle with depths {manifest.depths}; {_CALIBRATE}"
             )
     _check_query_depths(manifest, folder)
     _check_slots(manifest, folder)

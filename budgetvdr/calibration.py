@@ -22,13 +22,14 @@ from budgetvdr.compress.calibrate import STEPS, Calibration, Pair, calibrate
 from budgetvdr.compress.score_ratio import maxsim
 from budgetvdr.encoders import CalibratedEncoder, LayerSupport
 from budgetvdr.encoders.open import open_encoder
-from budgetvdr.errors import BudgetVDRError, BundleError, CompressionError, PageError, QueryError
+from budgetvdr.errors import BudgetVDRError, BundleError, CompressionError, PageError, QueryError, SourceNotFoundError
 from budgetvdr.pages import ReadMode
 from budgetvdr.sources import FailedSource, open_documents
 from budgetvdr.unit import unit_rows
 
 REPORT_NAME: Final = "calibration.json"
 MOST_PAIRS: Final = 500
+_FEW_PAIRS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class BundleCalibration:
             yield "   K " + "".join(f"{layer:>9}" for layer in range(found.depth))
             for trial in found.trials:
                 yield f"{trial.window.steps:>4} " + "".join(f"{100 * sr:>9.3f}" for sr in trial.profile)
+        if min(found.pairs for found in self.exits) < _FEW_PAIRS:
+            yield "few pairs: other ones may choose other layers and steps; the paper takes 500"
         for pair in self.left_out:
             yield f"left out: {pair.query[:60]!r} with {pair.page}: {pair.why}"
 
@@ -95,14 +98,14 @@ def calibrate_bundle(
     """Chooses K and window for every exit and records them in the bundle.
 
     bundle: its folder, which is written to. pairs: a file or folder (`load_pairs`), or the pairs themselves; of pages
-    that no evaluation uses. most: how many are taken, by lot; the paper takes 500. read: how pages are read. on_pair:
-    called as each pair is encoded.
+    that no evaluation uses; one that comes twice counts once. most: how many are taken, by lot; the paper takes 500.
+    read: how pages are read. on_pair: called as each pair is encoded.
 
     Memory: of every pair its page's vectors at every exit, in float16, and of every page what each layer's tokens are
     supported by after each of max(STEPS) steps, in float32.
 
     Raises BundleError for a folder that is no bundle or cannot be written to, CompressionError for a bundle whose
-    graphs tell nothing of their attention and where no pair is of use.
+    graphs tell nothing of their attention and where fewer than two pairs are of use.
     """
     folder = Path(bundle)
     encoder = open_encoder(folder)
@@ -110,7 +113,7 @@ def calibrate_bundle(
         raise BundleError(f"{folder} cannot be written to: calibrate a copy of it, and open the index with that")
     if not isinstance(encoder, CalibratedEncoder):
         raise CompressionError(f"{encoder.manifest.name} has no support to calibrate with; export the bundle again")
-    wanted = draw(load_pairs(pairs) if isinstance(pairs, (str, Path)) else pairs, most)
+    wanted = draw(list(dict.fromkeys(load_pairs(pairs) if isinstance(pairs, (str, Path)) else pairs)), most)
     found, left_out = _encoded(encoder, wanted, read, on_pair)
     exits = tuple(calibrate(found[depth]) for depth in reversed(encoder.manifest.depths))
     report = BundleCalibration(encoder.manifest.name, encoder.manifest.fingerprint, read, exits, tuple(left_out))
@@ -165,8 +168,9 @@ def _supports(
     encoder: CalibratedEncoder, path: Path, numbers: set[int], read: ReadMode
 ) -> dict[int, LayerSupport | BudgetVDRError]:
     """Page number -> what was found there, or why nothing was."""
-    missing = PageError(f"{path} has no such page", page_num=min(numbers))
-    found: dict[int, LayerSupport | BudgetVDRError] = dict.fromkeys(numbers, missing)
+    if not path.is_file():
+        return dict.fromkeys(numbers, SourceNotFoundError(f"{path}: expected a PDF or picture, found no file"))
+    found: dict[int, LayerSupport | BudgetVDRError] = {}
     for document in open_documents(path, read=read):
         if isinstance(document, FailedSource):
             return dict.fromkeys(numbers, document.error)
@@ -181,8 +185,10 @@ def _supports(
             if number >= max(numbers):
                 break
         document.close()
-        break
-    return found
+        for number in numbers - found.keys():
+            found[number] = PageError(f"{path} has {document.page_count} pages, no page {number}", page_num=number)
+        return found
+    return dict.fromkeys(numbers, SourceNotFoundError(f"{path}: expected a PDF or picture, found neither"))
 
 
 def _record(folder: Path, report: BundleCalibration) -> None:

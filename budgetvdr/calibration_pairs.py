@@ -63,7 +63,7 @@ def draw(pairs: Sequence[QueryPage], most: int) -> list[QueryPage]:
 def _pair(line: str, folder: Path, where: str) -> QueryPage:
     try:
         raw = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CompressionError(f"{where}: expected a JSON object, found {line[:60]!r} ({error})") from error
     if not isinstance(raw, dict):
         raise CompressionError(f"{where}: expected a JSON object with query, pdf and page, found {type(raw).__name__}")

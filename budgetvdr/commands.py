@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import tempfile
@@ -25,7 +26,7 @@ from budgetvdr.evaluate.benchmark import Benchmark, load_benchmark
 from budgetvdr.evaluate.compression import GAMMAS
 from budgetvdr.evaluate.metrics import require_metrics_library
 from budgetvdr.evaluate.plot import pareto_svg
-from budgetvdr.evaluate.run import grid_points, run_benchmark
+from budgetvdr.evaluate.run import fill, grid_points, run_benchmark
 from budgetvdr.index import Index
 from budgetvdr.info_text import info_rows, recall_text, size_text
 from budgetvdr.pages import MetadataValue
@@ -58,10 +59,7 @@ def recompress(arguments: argparse.Namespace) -> int:
     """Makes a smaller index."""
     with _reading(arguments) as index:
         report = index.recompress(arguments.target, arguments.compression)
-    print(
-        f"{report.pages} pages written, {report.unchanged} there already; {report.vectors_before} vectors became "
-        f"{report.vectors_after}, {report.seconds['total']:.1f} s"
-    )
+    print(report)
     return 0
 
 
@@ -156,7 +154,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             arguments.index or Path(scratch) / "index.bvdr", encoder=arguments.encoder, depths=arguments.depths
         ) as index,
     ):
-        added = index.add_pages(benchmark.pdfs, read=arguments.read)
+        added = fill(benchmark, index, arguments.read)
         if added.failed:
             print(added, file=sys.stderr)
         report = run_benchmark(benchmark, index, points=grid_points(index) if arguments.grid else ())
@@ -172,15 +170,15 @@ def _compression_grid(arguments: argparse.Namespace, benchmark: Benchmark) -> in
     """Compares compression methods; tables for people go to standard error where JSON is asked for."""
     encoder = open_encoder(arguments.encoder)
     depths, dims = arguments.depths or encoder.manifest.depths[-1:], arguments.dims or encoder.manifest.dims[-1:]
-    points = [Plan(depth, dim) for depth in sorted(depths, reverse=True) for dim in sorted(dims, reverse=True)]
+    points = [Plan(depth, dim) for depth in sorted({*depths}, reverse=True) for dim in sorted({*dims}, reverse=True)]
     options = GridOptions(tuple(points), arguments.gammas or GAMMAS, arguments.read, arguments.index)
     report = run_compression_grid(benchmark, encoder, options)
-    if arguments.plot is not None:
-        arguments.plot.write_text(pareto_svg(report), encoding="utf-8")
     for line in report.lines():
         print(line, file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
-        print(json.dumps(report.as_dict()))
+        print(json.dumps(report.as_dict()), flush=True)
+    if arguments.plot is not None:
+        arguments.plot.write_text(pareto_svg(report), encoding="utf-8")
     return 0
 
 
@@ -238,12 +236,17 @@ def _check_eval(arguments: argparse.Namespace) -> None:
             if getattr(arguments, option) is not None:
                 raise BudgetVDRError(f"--{option} goes with --compression-grid")
     if arguments.plot is not None:
+        if arguments.plot.suffix.lower() != ".svg":
+            raise BudgetVDRError(f"--plot {arguments.plot}: expected a file name ending in .svg")
         _check_folder(arguments.plot, "--plot")
 
 
 def _check_folder(path: Path, option: str) -> None:
-    if not path.absolute().parent.is_dir():
-        raise BudgetVDRError(f"{option} {path}: the folder {path.absolute().parent} does not exist")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise BudgetVDRError(f"{option} {path}: the folder {folder} does not exist")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise BudgetVDRError(f"{option} {path}: expected a file that can be written")
 
 
 def _pair(text: str) -> tuple[str, MetadataValue]:

@@ -11,15 +11,16 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from budgetvdr.budget import Budget, Plan, plan
 from budgetvdr.bundle import Window
-from budgetvdr.compress import AnchorFold, DocPruner, attention_for
+from budgetvdr.compress import AnchorFold, DocPruner, Signals, attention_for
 from budgetvdr.compress.extras import missing_extra
-from budgetvdr.compress.record import Method
+from budgetvdr.compress.record import Method, to_record
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import BenchmarkError, CompressionError, QueryError
 from budgetvdr.evaluate.benchmark import Benchmark, PageKey
@@ -36,12 +37,13 @@ from budgetvdr.evaluate.compression import (
     Latency,
 )
 from budgetvdr.evaluate.metrics import ndcg_by_question, require_metrics_library
-from budgetvdr.evaluate.run import HITS
+from budgetvdr.evaluate.run import HITS, fill
 from budgetvdr.evaluate.timing import TimedEncoder
 from budgetvdr.index import Index
 from budgetvdr.pages import ReadMode, Scores
 from budgetvdr.recompress import RecompressReport
 from budgetvdr.store import Store
+from budgetvdr.store.schema import TABLE
 
 _log = logging.getLogger(__name__)
 
@@ -78,6 +80,8 @@ def run_compression_grid(benchmark: Benchmark, encoder: Encoder, options: GridOp
     the bundle lacks, BenchmarkError where the set's documents cannot be indexed.
     """
     require_metrics_library()
+    if options.folder is not None and (options.folder / f"{TABLE}.lance").exists():
+        raise BenchmarkError(f"{options.folder} is an index: expected a folder to keep the full indexes in")
     manifest = encoder.manifest
     for point in options.points:
         plan(
@@ -111,7 +115,8 @@ def run_compression_grid(benchmark: Benchmark, encoder: Encoder, options: GridOp
                 rows += grid.rows(index, full, left_out)
         except CompressionError as error:
             left_out[SINGLE_STEP] = str(error)
-    ordered = sorted(rows, key=lambda row: options.points.index(Plan(row.depth, row.dim)))
+    order = [FULL, *METHODS, DOC_PRUNER, *ABLATIONS, SINGLE_STEP]
+    ordered = sorted(rows, key=lambda row: (options.points.index(Plan(row.depth, row.dim)), order.index(row.method)))
     return CompressionReport(benchmark.name, len(benchmark.queries), pages, tuple(ordered), left_out)
 
 
@@ -130,30 +135,46 @@ class _Pass:
         return (self.options.folder or self.scratch) / f"{self.name}.bvdr"
 
     def full_index(self, depths: Sequence[int], *, signals: bool) -> Index:
-        """With all pages of the set. Raises BenchmarkError where none can be read, CompressionError without signals."""
+        """With all pages of the set. Raises BenchmarkError where none can be read, and for an index that was there with
+        other documents or another calibration, CompressionError without signals."""
         index = Index.open(self.path, encoder=self.encoder, depths=depths, signals=signals)
-        added = index.add_pages(self.benchmark.pdfs, read=self.options.read)
-        if added.failed:
-            _log.warning("%s", added)
-        if not len(index):
+        try:
+            added = fill(self.benchmark, index, self.options.read)
+            if added.failed:
+                _log.warning("%s", added)
+            if not len(index):
+                raise BenchmarkError(f"no page of {self.benchmark.pdfs} could be read")
+            self._check_windows()
+        except BaseException:
             index.close()
-            raise BenchmarkError(f"no page of {self.benchmark.pdfs} could be read")
+            raise
         return index
+
+    def _check_windows(self) -> None:
+        with _reading(self.path) as store:
+            kept = {depth: Window(*window) for depth, window in store.settings.windows.items()}
+        asked = attention_for(AnchorFold(gamma=1.0), self.encoder.manifest, kept)
+        if kept != asked:
+            raise BenchmarkError(
+                f"{self.path} keeps what the attention said in {kept}, and the bundle has been calibrated to {asked} "
+                "since; choose another --index"
+            )
 
     def full_rows(self, index: Index, full: Mapping[Plan, Asked]) -> Iterator[CompressionRow]:
         with _reading(self.path) as store:
-            ids = list(store.snapshot().revisions())
+            ids = list(store.snapshot().states())
         encode = self.encoder.milliseconds(ids, attention=False)
         readers = self.encoder.readers(ids)
         latency = None if encode is None else Latency.of(np.zeros(len(ids)), encode, encode, readers)
         for point, asked in full.items():
-            yield _row(self.benchmark, index, (FULL, 1.0), point, (asked, asked), latency=latency)
+            yield _row(self.benchmark, index, (FULL, 1.0, {}), point, (asked, asked), latency=latency)
 
     def rows(self, index: Index, full: Mapping[Plan, Asked], left_out: Collection[str]) -> Iterator[CompressionRow]:
         """One for each method, gamma and point; each smaller index goes when it has been searched."""
         methods = list(self._methods(left_out))
         with tqdm(methods, unit="index", desc=self.name, disable=None) as bar:
             for label, gamma, method, points in bar:
+                _load(method)
                 with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
                     report = index.recompress(folder, method, show_progress_bar=False)
                     latencies = self._latencies(report, method, index.depths)
@@ -161,7 +182,8 @@ class _Pass:
                         for point in points:
                             answers = ask(self.benchmark, smaller, point), full[point]
                             latency = latencies.get(point.depth)
-                            yield _row(self.benchmark, smaller, (label, gamma), point, answers, latency=latency)
+                            what = label, gamma, to_record(method)
+                            yield _row(self.benchmark, smaller, what, point, answers, latency=latency)
 
     def _methods(self, left_out: Collection[str]) -> Iterator[tuple[str, float, Method, Sequence[Plan]]]:
         """Label, gamma, method, and the points to measure it at."""
@@ -237,13 +259,13 @@ def mean_score_ratio(benchmark: Benchmark, asked: Asked, full: Asked) -> float |
 def _row(
     benchmark: Benchmark,
     index: Index,
-    what: tuple[str, float],
+    what: tuple[str, float, Mapping[str, Any]],
     point: Plan,
     asked: tuple[Asked, Asked],
     *,
     latency: Latency | None,
 ) -> CompressionRow:
-    """what: method and gamma. asked: of this index, and of the full one."""
+    """what: method, gamma and settings. asked: of this index, and of the full one."""
     small, full = (_ndcg(benchmark, each) for each in asked)
     # A search without a filter looks at every page, and says at how many vectors.
     budget = Budget(depth=point.depth, dim=point.dim)
@@ -251,6 +273,7 @@ def _row(
     return CompressionRow(
         method=what[0],
         gamma=what[1],
+        settings=what[2],
         depth=point.depth,
         dim=point.dim,
         vectors=spent.vectors / len(index),
@@ -281,6 +304,12 @@ def _most_supplied(
         except CompressionError as error:
             left_out |= dict.fromkeys(attempts[grid], str(error))
     return last, last.full_index(depths, signals=False)
+
+
+def _load(method: Method) -> None:
+    """Imports what a method needs, which no page is to pay for."""
+    one = np.ones(4, np.float32)
+    method.compress(Signals(np.eye(4, dtype=np.float32), one, one, one))
 
 
 def _needs_calibration(method: Method) -> bool:

@@ -106,7 +106,7 @@ def recompressed_settings(full: IndexSettings, manifest: Manifest, compression: 
             raise CompressionError(
                 f"{described(to_record(method))} looks at layers {asked[0]} to {asked[1]} in {asked[2]} steps at depth "
                 f"{depth}; this index keeps signals of layers {full.windows[depth][0]} to {full.windows[depth][1]} in "
-                f"{full.windows[depth][2]}; add the documents to an index made with this compression"
+                f"{full.windows[depth][2]} steps; add the documents to an index made with this compression"
             )
     version = FOLDED_FORMAT_VERSION
     record = to_record(method)
@@ -158,7 +158,8 @@ def check_folding(stored: IndexSettings, asked: IndexSettings, path: str) -> Non
         )
     if asked.signals and not stored.signals:
         raise IndexMismatchError(
-            f"{path} was made without signals, and they cannot be added later; leave signals out, or make a new index"
+            f"{path} was made without signals, and they cannot be added later; leave signals out, or make a new index "
+            "that keeps all vectors"
         )
 
 

@@ -248,10 +248,11 @@ class Index:
     ) -> RecompressReport:
         """Makes a smaller index of this one at another path, without encoding its pages again.
 
-        path: a folder or an object-store URI without an index, or with one that an interrupted run began: pages that
-        are there already are skipped. compression: a method of `budgetvdr.compress`. Those that look at vectors alone
-        work from every index that keeps all its vectors; the others need one made with signals=True. storage_options:
-        of the new index's object store. show_progress_bar: None shows one on a terminal.
+        path: a folder or an object-store URI without an index, or with one that a run before began or completed: pages
+        copied then and neither stored anew nor moved since are skipped, so that a repeated run brings it up to date.
+        compression: a method of `budgetvdr.compress`. Those that look at vectors alone work from every index that keeps
+        all its vectors; the others need one made with signals=True. storage_options: of the new index's object store.
+        show_progress_bar: None shows one on a terminal.
 
         Each page comes with its text, metadata, regions, picture and revision, so that adding its source there finds
         nothing to do. It is what adding the documents with this compression would have stored, to the bit; of an index

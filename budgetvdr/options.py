@@ -65,7 +65,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def shares(text: str) -> tuple[float, ...]:
     """Numbers above 0 and below 1, separated by commas."""
     try:
-        found = tuple(float(part) for part in text.split(","))
+        found = tuple(dict.fromkeys(float(part) for part in text.split(",")))
     except ValueError:
         found = ()
     if not found or not all(0 < share < 1 for share in found):
@@ -74,7 +74,7 @@ def shares(text: str) -> tuple[float, ...]:
 
 
 def method(text: str) -> Method:
-    """A method of compression and its share, NAME:GAMMA."""
+    """A method of compression and its settings, such as NAME:GAMMA."""
     try:
         return from_text(text)
     except BudgetError as error:

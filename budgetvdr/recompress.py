@@ -16,7 +16,7 @@ from tqdm import tqdm
 from budgetvdr.errors import IndexMismatchError
 from budgetvdr.folding import FULL, Folding, described
 from budgetvdr.memory import give_back
-from budgetvdr.store import IndexSettings, PageRow, Snapshot, Store
+from budgetvdr.store import IndexSettings, PageRow, PageState, Snapshot, Store
 
 # As many pages as `add_pages` commits at a time by default: three exits of 4,000 tokens take 18 MB of float32 a page.
 _BATCH_PAGES = 16
@@ -42,6 +42,13 @@ class RecompressReport:
     page_seconds: Mapping[int, npt.NDArray[np.float64]]
     seconds: Mapping[str, float]
 
+    def __str__(self) -> str:
+        found = f"{self.pages} pages written, {self.unchanged} there already, {self.seconds['total']:.1f} s"
+        if not self.vectors_before:
+            return found
+        share = self.vectors_after / self.vectors_before
+        return f"{found}; {self.vectors_before} vectors of all depths became {self.vectors_after}, {share:.1%}"
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -64,7 +71,7 @@ class Target:
 
 
 def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None]) -> RecompressReport:
-    """Writes the pages of a full index, folded, to another; those that are there already in their revision stay.
+    """Writes the pages of a full index, folded, to another; those copied before and not stored anew since stay.
 
     One batch of pages is folded while the one before is committed; no others are in memory. An interrupted run is
     completed by running it again. threads: pages folded side by side.
@@ -77,7 +84,7 @@ def recompress(source: Snapshot, target: Target, *, threads: int, bar: tqdm[None
     page_seconds = {depth: array("d") for depth in target.settings.depths}
     before = after = 0
     with target.open() as store:
-        known = source.revisions()
+        known = source.states()
         missing = np.array(_missing(known, store), np.uint64)
         bar.total = len(missing)
         folding = Folding.of(store.settings)
@@ -120,9 +127,9 @@ def _differences(asked: IndexSettings, found: IndexSettings) -> str:
     return "; ".join(told)
 
 
-def _missing(known: Mapping[str, tuple[int, str]], store: Store) -> list[int]:
-    """Addresses of the pages that are not in the target, ascending."""
-    there = store.snapshot().revisions()
+def _missing(known: Mapping[str, tuple[int, PageState]], store: Store) -> list[int]:
+    """Addresses of the pages that are not in the target as they are now, ascending."""
+    there = store.snapshot().states()
     strangers = sorted(there.keys() - known.keys())
     if strangers:
         raise IndexMismatchError(
@@ -130,8 +137,8 @@ def _missing(known: Mapping[str, tuple[int, str]], store: Store) -> list[int]:
             f"{', '.join(strangers[:_NAMED])}{', ...' if len(strangers) > _NAMED else ''}; choose another path, or "
             "delete them there"
         )
-    held = {page_id: revision for page_id, (_, revision) in there.items()}
-    return sorted(address for page_id, (address, revision) in known.items() if held.get(page_id) != revision)
+    held = {page_id: state for page_id, (_, state) in there.items()}
+    return sorted(address for page_id, (address, state) in known.items() if held.get(page_id) != state)
 
 
 def _write(store: Store, rows: Sequence[PageRow]) -> float:

@@ -10,6 +10,11 @@ from budgetvdr import commands, options
 from budgetvdr.intake import IfExists
 from budgetvdr.pages import ReadMode
 
+_METHOD = (
+    "NAME:GAMMA, e.g. WardFold:0.2 for a fifth; DocPruner:THRESHOLD; or settings by name, e.g. "
+    "AnchorFold:cap=64,refinements=0"
+)
+
 _Parsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
@@ -57,8 +62,8 @@ def _add_parser(parsers: _Parsers) -> None:
     fewer.add_argument(
         "--compression",
         type=options.method,
-        metavar="NAME:GAMMA",
-        help="keep fewer vectors a page, e.g. WardFold:0.2 for a fifth; fixed when the index is made",
+        metavar="METHOD",
+        help=f"keep fewer vectors a page: {_METHOD}; fixed when the index is made",
     )
     fewer.add_argument(
         "--signals",
@@ -79,9 +84,7 @@ def _recompress_parser(parsers: _Parsers) -> None:
     parser.add_argument("index", metavar="SRC", help="folder or object-store URI of the full index")
     parser.add_argument("target", metavar="DST", help="where the smaller one goes")
     options.add_encoder(parser)
-    parser.add_argument(
-        "--compression", type=options.method, required=True, metavar="NAME:GAMMA", help="e.g. WardFold:0.2 for a fifth"
-    )
+    parser.add_argument("--compression", type=options.method, required=True, metavar="METHOD", help=_METHOD)
     parser.set_defaults(run=commands.recompress)
 
 

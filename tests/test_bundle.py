@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -118,12 +119,16 @@ CONTRADICTIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "query_depths of page depth 6 must be .*found .6, 2.": lambda m: m.update(query_depths={"6": [6, 2]}),
     "query_depths of page depth 6 must be .*found .3, 6.": lambda m: m.update(query_depths={"6": [3, 6]}),
     "query_depths of page depth 5 must be ascending, some of .2, 4, 6.": lambda m: m.update(query_depths={"5": [5]}),
-    "readable manifest .*first <= last": lambda m: m["compression"]["6"].update(first=4),
-    "readable manifest .*found .*steps=0": lambda m: m["compression"]["6"].update(steps=0),
+    "window of depth 6: .*first <= last.*take 'compression' out": lambda m: m["compression"]["6"].update(first=4),
+    "window of depth 6: .*found .*steps=0": lambda m: m["compression"]["6"].update(steps=0),
+    "window of depth 6: .*found .*steps=1001": lambda m: m["compression"]["6"].update(steps=1001),
+    "window of depth 6: .*whole numbers, found .*True": lambda m: m["compression"]["6"].update(steps=True),
+    "window of depth 6: .*whole numbers, found .*'2'": lambda m: m["compression"]["6"].update(first="2"),
+    "window of depth 6: .*whole numbers, found .*inf": lambda m: m["compression"]["6"].update(last=math.inf),
     "format_version must be .*found True": lambda m: m.update(format_version=True),
     "max_query_tokens must be .*found 0": lambda m: m.update(max_query_tokens=0),
     "max_tokens must be .*found '256'": lambda m: m.update(max_tokens="256"),
-    "readable manifest .*KeyError: 'steps'": lambda m: m["compression"]["6"].pop("steps"),
+    "window of depth 6: expected first, last and steps": lambda m: m["compression"]["6"].pop("steps"),
 }
 
 

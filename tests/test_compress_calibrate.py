@@ -110,7 +110,7 @@ def test_keeping_all_leaves_nothing_to_choose() -> None:
 
 
 def test_the_report_is_plain_values() -> None:
-    report = calibrate(made_pairs(4), steps=(1, 3))
+    report = calibrate(made_pairs(4), steps=(3, 1))
     table = json.loads(json.dumps(report.to_dict()))
     assert table["pairs"] == 4 and table["depth"] == 5 and table["gamma"] == 0.2
     row = table["rows"][1]
@@ -122,11 +122,12 @@ def test_the_report_is_plain_values() -> None:
 
 def test_what_cannot_be_calibrated_with_is_refused() -> None:
     good = made_pairs(2)
-    with pytest.raises(CompressionError, match="found none"):
-        calibrate([])
+    for few in ([], good[:1]):
+        with pytest.raises(CompressionError, match=f"at least two for an error of the mean; found {len(few)}"):
+            calibrate(few)
     with pytest.raises(CompressionError, match="pair 1: expected support of 5 layers"):
         calibrate([good[0], Pair(good[1].query, good[1].vectors, good[1].support[:3])])
     with pytest.raises(CompressionError, match="at least 12 steps"):
-        calibrate([Pair(good[0].query, good[0].vectors, good[0].support[:, :6])])
+        calibrate([good[0], Pair(good[1].query, good[1].vectors, good[1].support[:, :6])])
     with pytest.raises(CompressionError, match="pair 1 scores"):
         calibrate([good[0], Pair(np.zeros_like(good[1].query), good[1].vectors, good[1].support)])

@@ -87,7 +87,8 @@ def test_tables_for_people(bundle: Path, pairs: Path) -> None:
     assert [line.split()[0] for line in lines[2:9]] == ["2", "3", "4", "6", "8", "10", "12"]
     assert sum(line.endswith("chosen") for line in lines[:9]) == 1 and "±" in lines[2]
     assert lines[9:11] == ["SR by layer", "   K " + "".join(f"{layer:>9}" for layer in range(3))]
-    assert len(lines) == 3 * 18
+    assert len(lines) == 3 * 18 + 1
+    assert lines[-1].startswith("few pairs: ")
 
 
 def test_pairs_of_no_use_are_left_out_and_named(bundle: Path, pairs: Path, tmp_path: Path, make_pdf: MakePdf) -> None:
@@ -98,6 +99,10 @@ def test_pairs_of_no_use_are_left_out_and_named(bundle: Path, pairs: Path, tmp_p
         {"query": "fish", "pdf": "broken.pdf", "page": 1},
         {"query": "fish", "pdf": "deep/report.pdf", "page": 9},
         {"query": "fish", "pdf": "nowhere.pdf", "page": 1},
+        {"query": "fish", "pdf": "deep", "page": 1},
+        {"query": "fish", "pdf": "deep/*.pdf", "page": 1},
+        # The first once more, which counts once.
+        json.loads(pairs.read_text().splitlines()[0]),
         {"query": "fish " * 300, "pdf": "deep/report.pdf", "page": 1},
     ]
     pairs.write_text(pairs.read_text() + "\n".join(map(json.dumps, lines)))
@@ -105,8 +110,10 @@ def test_pairs_of_no_use_are_left_out_and_named(bundle: Path, pairs: Path, tmp_p
     assert report.exits[0].pairs == 4
     reasons = {pair.page: pair.why for pair in report.left_out}
     assert "nothing to read" in reasons["empty.pdf, page 1"]
-    assert "no such page" in reasons["report.pdf, page 9"]
-    assert "broken.pdf" in reasons["broken.pdf, page 1"] and "nowhere.pdf" in reasons["nowhere.pdf, page 1"]
+    assert reasons["report.pdf, page 9"].endswith("report.pdf has 3 pages, no page 9")
+    for name in ("nowhere.pdf", "deep", "*.pdf"):
+        assert reasons[f"{name}, page 1"].endswith("expected a PDF or picture, found no file")
+    assert "broken.pdf" in reasons["broken.pdf, page 1"]
     assert "300 tokens" in reasons["report.pdf, page 1"]
     assert list(report.lines())[-1].startswith("left out: ")
     pairs.write_text("\n".join(map(json.dumps, lines[:2])))
@@ -166,6 +173,7 @@ def test_pairs_of_a_file(pairs: Path) -> None:
 
 
 BAD: dict[str, Any] = {
+    "recursion": "[" * 100_000,
     "expected a JSON object, found": "{",
     "found list": "[]",
     "'query' to be a non-empty": '{"query": " ", "pdf": "a.pdf", "page": 1}',

@@ -308,6 +308,7 @@ def test_settings_of_numpy_are_recorded_as_plain_numbers(given: Method, plain: M
         (Clustering, {"gamma": 0.5, "seed": 2**32}),
         (RandomSelection, {"gamma": 0.5, "seed": -1}),
         (RandomSelection, {"gamma": 0.5, "seed": None}),
+        (AnchorFold, {"gamma": 0.2, "steps": 1001}),
         (DocPruner, {"threshold": "a"}),
         (DocPruner, {"threshold": None}),
     ],
@@ -387,6 +388,54 @@ def test_methods_as_people_write_them() -> None:
     assert from_text("docpruner:-0.25") == DocPruner(threshold=-0.25)
     for kind in get_args(Method):
         assert type(from_text(f"{kind.__name__}:0.5")) is kind
-    for wrong in ("", "WardFold", "0.2", "WardFold:", "WardFold:0.2:3", "Sized:0.2"):
-        with pytest.raises(BudgetError, match=r"expected NAME:GAMMA.*Names are AnchorFold, "):
-            from_text(wrong)
+    assert from_text("WardFold:.2") == from_text("wardfold: gamma = 0.2") == WardFold(gamma=0.2)
+    assert from_text("Clustering:cap=64,seed=3") == Clustering(cap=64, seed=3)
+    assert from_text("AnchorFold:gamma=0.1,refinements=0,folding=false,anchors=random") == AnchorFold(
+        gamma=0.1, refinements=0, folding=False, anchors="random"
+    )
+    assert from_text("DocPruner:threshold=0.5") == DocPruner(threshold=0.5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        ("", r"expected NAME:GAMMA.*; found ''. Names are AnchorFold, "),
+        ("0.2", r"Names are AnchorFold, "),
+        ("Sized:0.2", r"Names are AnchorFold, "),
+        ("WardFold", r"expected NAME:GAMMA.*Settings of WardFold are gamma, cap"),
+        ("WardFold:", r"Settings of WardFold are gamma, cap"),
+        ("WardFold:cap=", r"Settings of WardFold are gamma, cap"),
+        ("WardFold:share=0.2", r"Settings of WardFold are gamma, cap"),
+        ("WardFold:0.2,cap=3", r"Settings of WardFold are gamma, cap"),
+        ("DocPruner:gamma=0.2", r"Settings of DocPruner are threshold"),
+        ("WardFold:0.2:3", r"gamma, .*found '0.2:3'"),
+        ("WardFold:nan", r"gamma, .*found nan"),
+        ("WardFold:cap=1.5", r"cap, .*found 1.5"),
+        ("WardFold:gamma=0.2,cap=3", r"expected gamma.* or cap"),
+        ("AnchorFold:gamma=0.2,folding=perhaps", r"folding of AnchorFold: .*'perhaps'"),
+    ],
+)
+def test_what_is_no_method_is_told_what_is(wrong: str, match: str) -> None:
+    with pytest.raises(BudgetError, match=match):
+        from_text(wrong)
+
+
+def test_numbers_beyond_floating_point_are_refused() -> None:
+    for made in (lambda: WardFold(gamma=10**400), lambda: DocPruner(threshold=10**400)):  # type: ignore[arg-type]
+        with pytest.raises(BudgetError, match=r"expected .*, found a number too large"):
+            made()
+
+
+def test_means_of_the_largest_vectors_stay_within_float16() -> None:
+    largest = np.full((3, 4), 65504, np.float32)
+    largest[:, 1] *= -1
+    (mean,) = fold(largest, np.zeros(3, np.int32), np.array([0.1, 0.7, 0.3], np.float32)).vectors
+    assert np.isfinite(mean.astype(np.float16)).all()
+    np.testing.assert_allclose(np.abs(mean), 65504, rtol=1e-6)
+    assert np.abs(mean).max() <= 65504
+
+
+@pytest.mark.parametrize("version", [True, 0, -3, 2, 1.0, "1", None])
+def test_a_record_of_another_version_is_refused(version: object) -> None:
+    with pytest.raises(IndexFormatError, match="of version"):
+        from_record({"method": "WardFold", "version": version, "gamma": 0.2, "cap": None})

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,7 +16,7 @@ from conftest import pdf_bytes
 from test_compression_index import Silent
 from test_recompress import Recalibrated
 
-from budgetvdr import Page
+from budgetvdr import Index, Page
 from budgetvdr.budget import Plan
 from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.cli import main
@@ -23,7 +24,7 @@ from budgetvdr.compress.calibrate import standard_error
 from budgetvdr.compression_grid import GridOptions, mean_score_ratio, run_compression_grid
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.open import bundled_folder
-from budgetvdr.errors import BudgetError, BudgetVDRError, MissingExtraError
+from budgetvdr.errors import BenchmarkError, BudgetError, BudgetVDRError, MissingExtraError
 from budgetvdr.evaluate import Benchmark, BenchmarkQuery, load_benchmark, score_run
 from budgetvdr.evaluate.compression import (
     ABLATIONS,
@@ -44,7 +45,7 @@ WIDTH = load_manifest(bundled_folder()).dims[-1]
 
 
 def row(method: str, gamma: float, vectors: float, *ndcg: float, latency: Latency | None = None) -> CompressionRow:
-    return CompressionRow(method, gamma, 6, 64, vectors, np.array(ndcg), 0.8, 0.9, latency)
+    return CompressionRow(method, gamma, {}, 6, 64, vectors, np.array(ndcg), 0.8, 0.9, latency)
 
 
 ROWS = (
@@ -217,7 +218,7 @@ def test_every_method_is_tried_from_the_same_vectors(small_set: Path, encoder: E
     points = (Plan(6, WIDTH), Plan(2, 32))
     options = GridOptions(points, gammas=(0.5,), folder=kept)
     report = run_compression_grid(benchmark, encoder, options)
-    methods = [*METHODS, *ABLATIONS, DOC_PRUNER, SINGLE_STEP]
+    methods = [*METHODS, DOC_PRUNER, *ABLATIONS, SINGLE_STEP]
     assert [(each.method, each.gamma) for each in report.rows] == 2 * [(FULL, 1.0), *((name, 0.5) for name in methods)]
     assert (report.queries, report.pages) == (3, 3)
     full, narrow = (
@@ -246,7 +247,35 @@ def test_every_method_is_tried_from_the_same_vectors(small_set: Path, encoder: E
     again = run_compression_grid(benchmark, encoder, options)
     assert [each.ndcg.tolist() for each in again.rows] == [each.ndcg.tolist() for each in report.rows]
     assert all(each.latency is None for each in again.rows)
+    assert "no times: the pages had been encoded before" in list(again.lines())
     assert sorted(path.name for path in kept.iterdir()) == ["calibrated.bvdr", "single-step.bvdr"]
+    # What a row was measured with can be asked for by name, DocPruner's threshold too, which is another at each depth.
+    thresholds = {each.depth: each.settings["threshold"] for each in again.rows if each.method == DOC_PRUNER}
+    assert thresholds[6] != thresholds[2]
+    assert all((each.settings == {}) == (each.method == FULL) for each in again.rows)
+
+
+def test_kept_indexes_are_refused_where_they_are_not_of_the_set_or_the_calibration(
+    small_set: Path, encoder: Encoder, tmp_path: Path
+) -> None:
+    benchmark, kept = load_benchmark(small_set), tmp_path / "kept"
+    options = GridOptions((Plan(6, WIDTH),), gammas=(0.5,), folder=kept)
+    run_compression_grid(benchmark, encoder, options)
+    pages = len(Index.open(kept / "calibrated.bvdr", encoder=encoder))
+    with pytest.raises(BenchmarkError, match=r"calibrated to .* since; choose another --index"):
+        run_compression_grid(benchmark, Recalibrated(encoder, {6: Window(2, 3, 4)}), options)
+    (small_set / "pdfs" / "rules.pdf").write_bytes(pdf_bytes(("Another text.",) * 3))
+    moved = load_benchmark(small_set.rename(tmp_path / "moved"))
+    with pytest.raises(BenchmarkError, match=r"was not made of .*moved/pdfs; choose another .*already stands"):
+        run_compression_grid(moved, encoder, options)
+    (tmp_path / "moved" / "pdfs" / "rules.pdf").rename(tmp_path / "moved" / "pdfs" / "others.pdf")
+    others = replace(moved, documents=("others.pdf",))
+    with pytest.raises(BenchmarkError, match=r"holds 1 documents that are not in .*, such as 'rules.pdf'"):
+        run_compression_grid(others, encoder, options)
+    with pytest.raises(BenchmarkError, match="is an index: expected a folder"):
+        run_compression_grid(benchmark, encoder, replace(options, folder=kept / "calibrated.bvdr"))
+    # Nothing has been added by any of these.
+    assert len(Index.open(kept / "calibrated.bvdr", encoder=encoder)) == pages == 3
 
 
 @pytest.mark.parametrize("calibrated", [{6: Window(2, 3, 4)}, {}], ids=["partly", "not"])
@@ -298,5 +327,9 @@ def test_the_command_prints_one_object_and_draws(
     assert plot.read_text().startswith("<svg")
     assert main([*command[:-1], str(tmp_path / "missing" / "plot.svg")]) == 2
     assert "does not exist" in capsys.readouterr().err
+    (tmp_path / "folder.svg").mkdir()
+    for wrong, says in (("folder.svg", "a file that can be written"), ("plot.txt", "ending in .svg")):
+        assert main([*command[:-1], str(tmp_path / wrong)]) == 2
+        assert says in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*command[:3], "--gammas", "1.5"])

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import lancedb
+import numpy as np
 import pyarrow as pa
 import pytest
 from conftest import MakePdf, pdf_bytes
@@ -30,7 +31,7 @@ from budgetvdr.compress import (
 from budgetvdr.compress.record import Method
 from budgetvdr.encoders import Encoder
 from budgetvdr.errors import CompressionError, IndexMismatchError, MissingExtraError, StorageError
-from budgetvdr.pages import MetadataValue
+from budgetvdr.pages import MetadataValue, Page, Words
 from budgetvdr.store import PageRow, Store
 
 FROM_VECTORS: tuple[Method, ...] = (
@@ -50,6 +51,7 @@ FROM_ATTENTION: tuple[Method, ...] = (
     StructuralPruning(gamma=0.2),
     DocPruner(threshold=0.0),
 )
+BOXES = np.array([[0, 0, 0.5, 0.1], [0.5, 0, 1, 0.1]], np.float32)
 TEXTS = (
     "Annual leave is thirty days.\nUnused days expire in March.\nAsk your manager first, then the personnel office.",
     "",
@@ -198,6 +200,32 @@ def test_pages_that_changed_in_the_full_index_are_written_anew(
         says = r"holds 1 of its 2 pages that this index does not: a\.pdf#2; choose another path, or delete"
         with pytest.raises(IndexMismatchError, match=says):
             index.recompress(tmp_path / "made", method)
+
+
+def test_pages_stored_anew_under_the_revision_they_had_are_written_anew(
+    tmp_path: Path, encoder: Encoder, make_pdf: MakePdf
+) -> None:
+    """As when OCR was installed in the meantime, or a caller's own digest stayed, or a file was moved."""
+    method, paths = Pooling(gamma=0.5), (tmp_path / "made", tmp_path / "anew")
+    words = (Words(("Trains", "first"), BOXES), Words(("Planes", "first"), BOXES))
+    before, after = (Page("own", 1, words=each, read="text_layer", content_hash="same") for each in words)
+    with Index.open(tmp_path / "index", encoder=encoder) as index:
+        path = make_pdf("a.pdf", "Hotels are paid.")
+        index.add_pages(path)
+        index.add_pages(before)
+        index.recompress(paths[0], method)
+        assert index.recompress(paths[0], method).pages == 0
+        index.add_pages(after, if_exists="replace")
+        (tmp_path / "elsewhere").mkdir()
+        moved = path.rename(tmp_path / "elsewhere" / "a.pdf")
+        assert index.add_pages(moved).files[0].status == "unchanged"
+        assert index.recompress(paths[0], method).pages == 2
+        assert index.recompress(paths[0], method).pages == 0
+        index.recompress(paths[1], method)
+    assert table(paths[0]).equals(table(paths[1]))
+    with Index.open(paths[0], encoder=encoder) as made:
+        assert made.search("planes")[0].text == "Planes first"
+        assert made.search("hotels")[0].source == str(moved)
 
 
 def test_what_is_at_the_path_must_have_been_made_alike(tmp_path: Path, encoder: Encoder, full: Path) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from budgetvdr.bundle import Window
+from budgetvdr.bundle import MOST_STEPS, Window
 from budgetvdr.compress.grouping import Rows, at_random, fold, highest, keep, numbered
 from budgetvdr.compress.products import products
 from budgetvdr.compress.signals import Compressed, Groups, Signals, calibrated
@@ -49,7 +49,8 @@ class AnchorFold(Sized):
     def __post_init__(self) -> None:
         Sized.__post_init__(self)
         if self.steps is not None:
-            settle(self, "steps", whole(self.steps, "steps of AnchorFold (None for the calibrated ones)", least=1))
+            what = "steps of AnchorFold (None for the calibrated ones)"
+            settle(self, "steps", whole(self.steps, what, least=1, most=MOST_STEPS))
         settle(self, "refinements", whole(self.refinements, "refinements of AnchorFold", least=0))
         if not isinstance(self.folding, bool | np.bool_):
             raise BudgetError(f"folding of AnchorFold: expected True or False, found {self.folding!r}")

@@ -110,7 +110,8 @@ def calibrate(pairs: Sequence[Pair], *, steps: Sequence[int] = STEPS, gamma: flo
     pairs: at one exit; as many as can be had, the paper takes 500, of pages that no evaluation uses. steps: values of
     K. gamma: share of vectors kept.
 
-    Raises CompressionError for pairs that are none, of different layers, too few steps or without a positive score.
+    Raises CompressionError for fewer than two pairs, and for pairs of different layers, with too few steps or without a
+    positive score.
     """
     _check(pairs, max(steps))
     # As published: what is chosen is the centrality, which refinements make less of.
@@ -182,8 +183,10 @@ def standard_error(values: Ratios) -> float:
 
 
 def _check(pairs: Sequence[Pair], most_steps: int) -> None:
-    if not pairs:
-        raise CompressionError("calibration needs pairs of a query and a page, found none")
+    if len(pairs) < 2:
+        raise CompressionError(
+            f"calibration needs pairs of a query and a page, at least two for an error of the mean; found {len(pairs)}"
+        )
     layers = pairs[0].support.shape[0]
     for number, pair in enumerate(pairs):
         shape = pair.support.shape

@@ -10,6 +10,7 @@ from budgetvdr.pages import Scores, Vectors
 from budgetvdr.unit import lengths
 
 Rows = npt.NDArray[np.intp]
+_LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 def highest(scores: Scores, count: int) -> Rows:
@@ -44,8 +45,11 @@ def fold(vectors: Vectors, groups: Groups, weights: Scores | None = None) -> Com
     totals = np.add.reduceat(given, starts)
     sizes = np.diff(starts, append=len(order))
     shares = np.where(totals[members] > 0, given / np.where(totals > 0, totals, 1)[members], 1 / sizes[members])
-    weighted = vectors[order] * shares.astype(np.float32)[:, None]
-    return Compressed(np.add.reduceat(weighted, starts, axis=0), groups)
+    weighted = vectors[order]
+    weighted *= shares.astype(np.float32)[:, None]
+    means = np.add.reduceat(weighted, starts, axis=0)
+    # Rounding may take the mean of the largest float16 values beyond them.
+    return Compressed(np.clip(means, -_LARGEST_HALF, _LARGEST_HALF, out=means), groups)
 
 
 def fold_directions(vectors: Vectors, groups: Groups) -> Compressed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, get_args
 
 from budgetvdr.compress.anchorfold import AnchorFold
@@ -21,24 +21,38 @@ _METHODS: Mapping[str, type[Method]] = {kind.__name__: kind for kind in get_args
 
 
 def from_text(text: str) -> Method:
-    """The method of "NAME:GAMMA", such as "WardFold:0.2", or "DocPruner:THRESHOLD"; names in any case.
+    """The method of "NAME:GAMMA", such as "WardFold:0.2", of "DocPruner:THRESHOLD", or of settings by name, such as
+    "AnchorFold:cap=64,refinements=0"; names of methods in any case.
 
     Raises BudgetError for anything else, and for a value that the method does not take.
     """
     name, _, value = text.partition(":")
     kinds = {known.lower(): kind for known, kind in _METHODS.items()}
     kind = kinds.get(name.strip().lower())
-    try:
-        number = float(value)
-    except ValueError:
-        kind = None
-    if kind is None:
+    if kind is not None and "=" not in value:
+        value = f"{'threshold' if kind is DocPruner else 'gamma'}={value}"
+    settings: dict[str, Any] = {}
+    for part in value.split(","):
+        key, _, plain = part.partition("=")
+        settings[key.strip()] = _value(plain.strip())
+    if kind is None or "" in settings.values() or not settings.keys() <= {each.name for each in fields(kind)}:
+        names = ", ".join(_METHODS) if kind is None else ", ".join(each.name for each in fields(kind))
         raise BudgetError(
-            f"expected NAME:GAMMA, GAMMA being the share of vectors kept, such as WardFold:0.2, or "
-            f"DocPruner:THRESHOLD; found {text!r}. Names are {', '.join(_METHODS)}"
+            "expected NAME:GAMMA, GAMMA being the share of vectors kept, such as WardFold:0.2, DocPruner:THRESHOLD, or "
+            f"settings by name, such as AnchorFold:cap=64,refinements=0; found {text!r}. "
+            f"{'Names' if kind is None else f'Settings of {kind.__name__}'} are {names}"
         )
-    settings: dict[str, Any] = {"threshold" if kind is DocPruner else "gamma": number}
     return kind(**settings)
+
+
+def _value(text: str) -> Any:
+    """A number, true or false, or a word."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def to_record(method: Method) -> dict[str, Any]:
@@ -51,7 +65,7 @@ def from_record(record: Mapping[str, Any]) -> Method:
     settings = dict(record)
     name, version = settings.pop("method", None), settings.pop("version", None)
     kind = _METHODS.get(name) if isinstance(name, str) else None
-    if kind is None or not isinstance(version, int) or version > kind.VERSION:
+    if kind is None or type(version) is not int or not 1 <= version <= kind.VERSION:
         raise IndexFormatError(
             f"compression {name!r} of version {version!r} is not one this budgetvdr knows; upgrade budgetvdr"
         )

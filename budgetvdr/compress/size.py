@@ -58,8 +58,11 @@ def real(value: object, what: str, expected: str) -> float:
     """A number, numpy's included, as a plain float, which an index can record. Raises BudgetError for anything else."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise BudgetError(f"{what}: expected {expected}, found {value!r}")
-    # A float32 of 0.2 means 0.2, and not the 0.20000000298 that its digits come to as a double.
-    return float(str(value)) if isinstance(value, np.floating) else float(value)
+    try:
+        # A float32 of 0.2 means 0.2, and not the 0.20000000298 that its digits come to as a double.
+        return float(str(value)) if isinstance(value, np.floating) else float(value)
+    except OverflowError as error:
+        raise BudgetError(f"{what}: expected {expected}, found a number too large") from error
 
 
 def whole(value: object, what: str, *, least: int, most: int | None = None) -> int:

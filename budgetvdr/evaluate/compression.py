@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,8 @@ Floats = npt.NDArray[np.float64]
 class Latency:
     """Milliseconds a page, of one thread's CPU: what compression takes at one depth, and indexing at all of them.
 
-    ratio: mean total over that of a full index (AnchorFold, appendix E). ratios: the same of the pages of each reader,
-    "text_layer", "ocr" or "none".
+    ratio: mean total over that of a full index (AnchorFold, appendix E). ratios: the same of the pages of each reader
+    that found something, "text_layer" or "ocr".
     """
 
     compress_ms: float
@@ -68,7 +68,7 @@ class Latency:
         p95, of_page = float(np.quantile(total, 0.95)), np.array(readers)
         ratios = {
             reader: float(total[of_page == reader].sum() / full[of_page == reader].sum())
-            for reader in sorted(set(readers))
+            for reader in sorted(set(readers) - {"none"})
         }
         ratio = float(total.sum() / full.sum())
         return cls(float(compress.mean()), float(total.mean()), deviation, p95, ratio, ratios)
@@ -78,13 +78,15 @@ class Latency:
 class CompressionRow:
     """One method at one share of vectors and one point.
 
-    gamma: share asked for, 1 for the full index. vectors: mean number a page. ndcg: (q,) nDCG@5 of every question.
-    full_ndcg: its mean in the full index at the same depth and width. sr: mean score ratio of answer pages, compressed
-    over full; None where there are none. latency: None where the pages were encoded before.
+    gamma: share asked for, 1 for the full index. settings: the method as an index records it, none of the full one.
+    vectors: mean number a page. ndcg: (q,) nDCG@5 of every question. full_ndcg: its mean in the full index at the same
+    depth and width. sr: mean score ratio of answer pages, compressed over full; None where there are none. latency:
+    None where the pages were encoded before.
     """
 
     method: str
     gamma: float
+    settings: Mapping[str, Any]
     depth: int
     dim: int
     vectors: float
@@ -129,7 +131,7 @@ class CompressionReport:
         return float(gaps.mean()), standard_error(gaps)
 
     def frontier(self) -> list[CompressionRow]:
-        """Rows that no other beats in both bytes a page and nDCG@5, by rising bytes."""
+        """Rows to which no other is equal or better in both bytes a page and nDCG@5, by rising bytes."""
         kept: list[CompressionRow] = []
         for row in sorted(self.rows, key=lambda row: (row.bytes_per_page, -row.ndcg_5)):
             if not kept or row.ndcg_5 > kept[-1].ndcg_5:
@@ -156,9 +158,11 @@ class CompressionReport:
             yield from _quality(self, [row for row in self.rows if (row.depth, row.dim) == (depth, dim)])
         timed = [row for row in self.rows if row.latency is not None and row.gamma in (1.0, _timed_gamma(self.rows))]
         first = [row for row in timed if (row.depth, row.dim) == (self.rows[0].depth, self.rows[0].dim)]
+        yield ""
         if first:
-            yield ""
             yield from _latencies(first)
+        else:
+            yield "no times: the pages had been encoded before"
         for reason in dict.fromkeys(self.left_out.values()):
             yield ""
             methods = "; ".join(method for method, why in self.left_out.items() if why == reason)
@@ -173,6 +177,7 @@ class CompressionReport:
         return {
             "method": row.method,
             "gamma": row.gamma,
+            "settings": dict(row.settings),
             "depth": row.depth,
             "dim": row.dim,
             "vectors": row.vectors,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from budgetvdr.budget import Budget, Plan
@@ -12,6 +13,8 @@ from budgetvdr.errors import BenchmarkError, BudgetError, QueryError
 from budgetvdr.evaluate.benchmark import Benchmark, BenchmarkQuery, PageKey
 from budgetvdr.evaluate.metrics import Metrics, require_metrics_library, score_run
 from budgetvdr.evaluate.report import Report, Row, retention
+from budgetvdr.pages import AddReport, ReadMode
+from budgetvdr.store import DocumentInfo
 
 HITS = 100
 """Hits asked for a question: nDCG@5 and Recall see the first 5 of them, mAP all."""
@@ -56,6 +59,16 @@ class SearchIndex(Protocol):
         """The k best pages, best first."""
 
 
+class FillableIndex(Protocol):
+    """What adding a set's documents needs of an index."""
+
+    def documents(self) -> Sequence[DocumentInfo]:
+        """What it holds."""
+
+    def add_pages(self, source: Path, *, read: ReadMode) -> AddReport:
+        """Adds all documents in a folder."""
+
+
 def grid_points(index: SearchIndex) -> tuple[Plan, ...]:
     """Every (depth, dim) of the index, then every pair of two depths that its bundle was trained for.
 
@@ -67,6 +80,26 @@ def grid_points(index: SearchIndex) -> tuple[Plan, ...]:
     return tuple(
         Plan(depth, dim, page_depth=page) for depth, page in (*equal, *crossed) for dim in reversed(index.dims)
     )
+
+
+def fill(benchmark: Benchmark, index: FillableIndex, read: ReadMode) -> AddReport:
+    """Adds the set's documents to an index, which may hold them already. read: as in `Index.add_pages`.
+
+    Raises BenchmarkError where it holds other documents, which would answer the questions too, and where one of them
+    goes by the name of one of the set's.
+    """
+    held = {document.doc_id for document in index.documents()}
+    others = sorted(doc_id for doc_id in held if not (benchmark.pdfs / doc_id).exists())
+    if others:
+        raise BenchmarkError(
+            f"the index holds {len(others)} documents that are not in {benchmark.pdfs}, such as {others[0]!r}: "
+            "expected one made of this set; choose another --index"
+        )
+    added = index.add_pages(benchmark.pdfs, read=read)
+    for file in added.failed:
+        if file.doc_id in held and not file.stored and not file.unchanged:
+            raise BenchmarkError(f"the index was not made of {benchmark.pdfs}; choose another --index ({file.error})")
+    return added
 
 
 def run_benchmark(benchmark: Benchmark, index: SearchIndex, *, points: Sequence[Plan] = (), hits: int = HITS) -> Report:

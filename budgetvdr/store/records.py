@@ -18,7 +18,9 @@ from budgetvdr.store.schema import IndexSettings, signals_column
 RowAddresses = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 Stamps = npt.NDArray[np.uint64]
-"""One a page, drawn anew whenever it is stored."""
+"""One a page, drawn anew whenever it is encoded and stored; a copy in another index has that of the original."""
+PageState = tuple[int, str]
+"""A page's stamp and its source, which changes where its file has moved: what was copied of it is as old as these."""
 
 ADDRESS = "_rowid"
 FACT_COLUMNS = (
@@ -177,7 +179,7 @@ def reordered(pages: Slab, order: npt.NDArray[np.intp]) -> Slab:
 
 def page_rows(batch: pa.RecordBatch, metadata_keys: Sequence[str], settings: IndexSettings) -> list[PageRow]:
     """Pages of a batch that holds `FACT_COLUMNS`, metadata, regions, pictures, vectors and signals, in order."""
-    facts, images = page_facts(batch, metadata_keys), batch.column("_image")
+    facts, images, stamps = page_facts(batch, metadata_keys), batch.column("_image"), batch.column("_stamp")
     offsets, regions = ragged(batch.column("_regions"))
     slices = {
         depth: [ragged(batch.column(name))[1] for name in settings.columns(depth, settings.dims[-1])]
@@ -204,6 +206,7 @@ def page_rows(batch: pa.RecordBatch, metadata_keys: Sequence[str], settings: Ind
             },
             signals={depth: TokenSignals(*found[rows].T.astype(np.float32)) for depth, found in signals.items()},
             image=images[place].as_py(),
+            stamp=stamps[place].as_py(),
         )
         for place, (fact, rows) in enumerate(zip(facts, map(slice, offsets[:-1], offsets[1:]), strict=True))
     ]

@@ -43,6 +43,7 @@ class PageRow:
     folds: depth -> what became of each token, in an index that folds.
     signals: depth -> what the attention says of each token, in an index that keeps it.
     image: an encoded picture (JPEG, PNG, WebP) to keep beside the vectors, None to keep none.
+    stamp: of the stored page that this is a copy of, 0 for a page just encoded, which gets one of its own.
     """
 
     doc_id: str
@@ -61,6 +62,7 @@ class PageRow:
     image: bytes | None = None
     folds: Mapping[int, FoldMap] = field(default_factory=dict)
     signals: Mapping[int, TokenSignals] = field(default_factory=dict)
+    stamp: int = 0
 
     @property
     def id(self) -> str:
@@ -194,13 +196,18 @@ def _beyond_float16(row: PageRow, depth: int) -> EncodingError:
     )
 
 
+def _stamps(rows: Sequence[PageRow]) -> npt.NDArray[np.uint64]:
+    drawn = np.random.default_rng().integers(1, 1 << 64, len(rows), np.uint64)
+    return np.where([row.stamp == 0 for row in rows], drawn, np.array([row.stamp for row in rows], np.uint64))
+
+
 def _facts(rows: Sequence[PageRow]) -> dict[str, pa.Array]:
     strings = ("id", "doc_id", "label", "source", "revision", "reader", "text")
     return {name: pa.array([storable(getattr(row, name)) for row in rows]) for name in strings} | {
         "page_num": pa.array([row.page_num for row in rows], pa.int32()),
         "page_count": pa.array([row.page_count for row in rows], pa.int32()),
         "notes": pa.array([[storable(note) for note in row.notes] for row in rows], pa.list_(pa.string())),
-        "_stamp": pa.array(np.random.default_rng().integers(1, 1 << 64, len(rows), np.uint64)),
+        "_stamp": pa.array(_stamps(rows)),
         "_width": pa.array([row.size[0] for row in rows], pa.float64()),
         "_height": pa.array([row.size[1] for row in rows], pa.float64()),
         "_image": pa.array([row.image for row in rows], pa.large_binary()),

@@ -32,6 +32,7 @@ from budgetvdr.store.records import (
     DocumentInfo,
     DocumentState,
     PageFacts,
+    PageState,
     RowAddresses,
     Slab,
     Stamps,
@@ -197,16 +198,17 @@ class Snapshot:
         settings, keys = self.settings, list(metadata_fields(self._schema))
         vectors = [name for depth in settings.depths for name in settings.columns(depth, settings.dims[-1])]
         signals = [signals_column(depth) for depth in settings.depths if settings.signals]
-        taken, order = self._take(addresses, [*FACT_COLUMNS, *keys, "_regions", "_image", *vectors, *signals])
+        taken, order = self._take(addresses, [*FACT_COLUMNS, *keys, "_regions", "_image", "_stamp", *vectors, *signals])
         rows = records.page_rows(taken, keys, settings)
         return [rows[place] for place in order]
 
-    def revisions(self) -> dict[str, tuple[int, str]]:
-        """Page id -> (address, revision) of every page."""
-        found: dict[str, tuple[int, str]] = {}
-        for batch in self._batches(("id", "revision")):
-            ids, revisions = (batch.column(name).to_pylist() for name in ("id", "revision"))
-            found.update(zip(ids, zip(records.addresses(batch).tolist(), revisions, strict=True), strict=True))
+    def states(self) -> dict[str, tuple[int, PageState]]:
+        """Page id -> (address, state) of every page."""
+        found: dict[str, tuple[int, PageState]] = {}
+        for batch in self._batches(("id", "_stamp", "source")):
+            ids, stamps, sources = (batch.column(name).to_pylist() for name in ("id", "_stamp", "source"))
+            states = zip(stamps, sources, strict=True)
+            found.update(zip(ids, zip(records.addresses(batch).tolist(), states, strict=True), strict=True))
         return found
 
     def image(self, page_id: str) -> bytes | None:
