@@ -20,6 +20,7 @@ from budgetvdr.bundle import MANIFEST_NAME, load_manifest
 from budgetvdr.calibration_pairs import QueryPage, draw, load_pairs
 from budgetvdr.compress.calibrate import STEPS, Calibration, Pair, calibrate
 from budgetvdr.compress.score_ratio import maxsim
+from budgetvdr.durable import replace_text
 from budgetvdr.encoders import CalibratedEncoder, LayerSupport
 from budgetvdr.encoders.open import open_encoder
 from budgetvdr.errors import BudgetVDRError, BundleError, CompressionError, PageError, QueryError, SourceNotFoundError
@@ -195,21 +196,8 @@ def _record(folder: Path, report: BundleCalibration) -> None:
     """The report first: a manifest names no window without one."""
     manifest = load_manifest(folder)
     windows = {found.depth: found.chosen for found in sorted(report.exits, key=lambda found: found.depth)}
-    _write(folder / REPORT_NAME, json.dumps(report.to_dict(), indent=2) + "\n")
-    _write(folder / MANIFEST_NAME, replace(manifest, compression=windows).to_json())
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    replace_text(folder / REPORT_NAME, json.dumps(report.to_dict(), indent=2) + "\n")
+    replace_text(folder / MANIFEST_NAME, replace(manifest, compression=windows).to_json())
 
 
 def _with_error(value: float, error: float) -> str:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from budgetvdr.bundle import MANIFEST_NAME
-from budgetvdr.training.files import settle, to_disk
+from budgetvdr.durable import to_disk
+from budgetvdr.training.files import settle
 
 # Written by people, about the weights: a conversion neither makes nor outdates them.
 _KEPT = ("LICENSE", "README.md")

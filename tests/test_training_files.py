@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ def test_a_journal_taken_up_again_is_replaced_in_one_move(tmp_path: Path, monkey
     for step in (1, 2, 3):
         journal.write({"step": step})
 
-    def full_disk(path: Path) -> None:
+    def full_disk(descriptor: int) -> None:
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
-        patch.setattr(files, "to_disk", full_disk)
+        patch.setattr(os, "fsync", full_disk)
         Journal(tmp_path, 2)
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 3]
     Journal(tmp_path, 2).write({"step": 2})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import at_random, keep
 from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized, settle, whole
@@ -22,10 +21,6 @@ class RandomSelection(Sized):
     def __post_init__(self) -> None:
         Sized.__post_init__(self)
         settle(self, "seed", whole(self.seed, "seed of RandomSelection", least=0))
-
-    def asks(self, window: Window | None, depth: int) -> Window | None:
-        """Nothing."""
-        return None
 
     def compress(self, page: Signals) -> Compressed:
         """Tokens drawn without looking; the same positions for pages of the same length."""

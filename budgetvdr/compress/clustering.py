@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import fold_directions, numbered
 from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized, settle, whole
@@ -31,10 +30,6 @@ class Clustering(Sized):
     def __post_init__(self) -> None:
         Sized.__post_init__(self)
         settle(self, "seed", whole(self.seed, "seed of Clustering", least=0, most=2**32 - 1))
-
-    def asks(self, window: Window | None, depth: int) -> Window | None:
-        """Nothing."""
-        return None
 
     def compress(self, page: Signals) -> Compressed:
         """Raises MissingExtraError without scikit-learn."""

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import fold_directions
 from budgetvdr.compress.signals import Compressed, Signals
 from budgetvdr.compress.size import Sized
@@ -18,10 +17,6 @@ class Pooling(Sized):
     """Settings. gamma, cap: how many vectors a page keeps (`Sized`); groups differ in size by at most one."""
 
     VERSION: ClassVar[int] = 1
-
-    def asks(self, window: Window | None, depth: int) -> Window | None:
-        """Nothing."""
-        return None
 
     def compress(self, page: Signals) -> Compressed:
         """Means of unit vectors."""

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
+from budgetvdr.bundle import Window
 from budgetvdr.errors import BudgetError
 
 
@@ -31,6 +32,10 @@ class Sized:
             settle(self, "gamma", checked_gamma(self.gamma))
         if self.cap is not None:
             settle(self, "cap", whole(self.cap, "cap, the most vectors a page keeps", least=1))
+
+    def asks(self, window: Window | None, depth: int) -> Window | None:
+        """Nothing: a method that looks at more than vectors says at what (`Compression`)."""
+        return None
 
     def size(self, count: int) -> int:
         """Vectors kept of `count`; at least one of any."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import fold_directions
 from budgetvdr.compress.linkage import ward_groups
 from budgetvdr.compress.products import products
@@ -23,10 +22,6 @@ class WardPooling(Sized):
     """
 
     VERSION: ClassVar[int] = 1
-
-    def asks(self, window: Window | None, depth: int) -> Window | None:
-        """Nothing."""
-        return None
 
     def compress(self, page: Signals) -> Compressed:
         """Means of unit vectors. Raises MissingExtraError without scipy."""

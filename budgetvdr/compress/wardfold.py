@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from budgetvdr.bundle import Window
 from budgetvdr.compress.grouping import fold
 from budgetvdr.compress.linkage import ward_groups
 from budgetvdr.compress.signals import Compressed, Groups, Signals
@@ -31,10 +30,6 @@ class WardFold(Sized):
     """
 
     VERSION: ClassVar[int] = 1
-
-    def asks(self, window: Window | None, depth: int) -> Window | None:
-        """Nothing."""
-        return None
 
     def compress(self, page: Signals) -> Compressed:
         """Raises MissingExtraError without scipy."""

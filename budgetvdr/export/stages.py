@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +13,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from budgetvdr.bundle import UNFINISHED_NAME
+from budgetvdr.durable import replace_text
 from budgetvdr.export.errors import ExportError
 
 _FORMAT = 1
@@ -60,12 +60,7 @@ class Stages:
         self._write()
 
     def _write(self) -> None:
-        new = self.folder / f"{UNFINISHED_NAME}.new"
-        with new.open("w", encoding="utf-8") as stream:
-            json.dump({**self._head, "stages": self._records}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        new.replace(self.folder / UNFINISHED_NAME)
+        replace_text(self.folder / UNFINISHED_NAME, json.dumps({**self._head, "stages": self._records}))
 
     def _read(self) -> dict[str, Any]:
         try:

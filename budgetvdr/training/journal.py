@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from budgetvdr.training.files import replace_text
+from budgetvdr.durable import replace_text
 
 METRICS_NAME = "metrics.jsonl"
 PLOT_NAME = "loss.svg"

