@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from budgetvdr.evaluate.compression import CompressionReport, CompressionRow
+from budgetvdr.evaluate.compression import ABLATIONS, SINGLE_STEP, CompressionReport, CompressionRow
 
 _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 250, 40, 60
@@ -32,12 +32,12 @@ def pareto_svg(report: CompressionReport) -> str:
     for row in rows:
         about = f"{row.method}, gamma {row.gamma:g}, depth {row.depth}, dim {row.dim}: {row.ndcg_5:.4f}"
         parts.append(
-            f'<circle cx="{axes.x(row.bytes_per_page):.1f}" cy="{axes.y(row.ndcg_5):.1f}" r="4" '
-            f'fill="{_colour(methods.index(row.method))}"><title>{escape(about)}</title></circle>'
+            f'<circle cx="{axes.x(row.bytes_per_page):.1f}" cy="{axes.y(row.ndcg_5):.1f}" '
+            f"{_mark(row.method, methods)}><title>{escape(about)}</title></circle>"
         )
     for place, method in enumerate(methods):
         y = _TOP + 10 + 20 * place
-        parts.append(f'<circle cx="{_WIDTH - _RIGHT + 24}" cy="{y - 4}" r="4" fill="{_colour(place)}"/>')
+        parts.append(f'<circle cx="{_WIDTH - _RIGHT + 24}" cy="{y - 4}" {_mark(method, methods)}/>')
         parts.append(f'<text x="{_WIDTH - _RIGHT + 34}" y="{y}">{escape(method)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -76,6 +76,13 @@ class _Axes:
         middle = (_TOP + bottom) / 2
         yield f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 16}" text-anchor="middle">bytes of vectors a page</text>'
         yield f'<text x="18" y="{middle}" text-anchor="middle" transform="rotate(-90 18 {middle})">nDCG@5</text>'
+
+
+def _mark(method: str, methods: Sequence[str]) -> str:
+    """Size and colour of a dot; those of ablations are hollow."""
+    colour = _colour(methods.index(method))
+    hollow = method in ABLATIONS or method == SINGLE_STEP
+    return f'r="3.5" fill="none" stroke="{colour}" stroke-width="1.5"' if hollow else f'r="4" fill="{colour}"'
 
 
 def _colour(place: int) -> str:
