@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -21,9 +20,10 @@ from budgetvdr.bundle import Window
 from budgetvdr.compress import AnchorFold, DocPruner, Signals, attention_for
 from budgetvdr.compress.extras import missing_extra
 from budgetvdr.compress.record import Method, to_record
+from budgetvdr.compression_answers import Asked, ask, row_of
 from budgetvdr.encoders import Encoder
-from budgetvdr.errors import BenchmarkError, CompressionError, QueryError
-from budgetvdr.evaluate.benchmark import Benchmark, PageKey
+from budgetvdr.errors import BenchmarkError, CompressionError
+from budgetvdr.evaluate.benchmark import Benchmark
 from budgetvdr.evaluate.compression import (
     ABLATIONS,
     DOC_PRUNER,
@@ -33,11 +33,10 @@ from budgetvdr.evaluate.compression import (
     SINGLE_STEP,
     CompressionReport,
     CompressionRow,
-    Floats,
     Latency,
 )
-from budgetvdr.evaluate.metrics import ndcg_by_question, require_metrics_library
-from budgetvdr.evaluate.run import HITS, fill
+from budgetvdr.evaluate.metrics import require_metrics_library
+from budgetvdr.evaluate.run import fill
 from budgetvdr.evaluate.timing import TimedEncoder
 from budgetvdr.index import Index
 from budgetvdr.pages import ReadMode, Scores
@@ -50,9 +49,6 @@ _log = logging.getLogger(__name__)
 _CALIBRATED, _SINGLE_STEP, _LAST_LAYER, _VECTORS = "calibrated", "single-step", "last-layer", "vectors-alone"
 _ALL = dict(METHODS) | dict(ABLATIONS)
 _READ_PAGES = 16
-
-Asked = Mapping[str, Mapping[PageKey, float]]
-"""Question id -> page -> score, best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +163,7 @@ class _Pass:
         readers = self.encoder.readers(ids)
         latency = None if encode is None else Latency.of(np.zeros(len(ids)), encode, encode, readers)
         for point, asked in full.items():
-            yield _row(self.benchmark, index, (FULL, 1.0, {}), point, (asked, asked), latency=latency)
+            yield row_of(self.benchmark, index, (FULL, 1.0, {}), point, (asked, asked), latency=latency)
 
     def rows(self, index: Index, full: Mapping[Plan, Asked], left_out: Collection[str]) -> Iterator[CompressionRow]:
         """One for each method, gamma and point; each smaller index goes when it has been searched."""
@@ -183,7 +179,7 @@ class _Pass:
                             answers = ask(self.benchmark, smaller, point), full[point]
                             latency = latencies.get(point.depth)
                             what = label, gamma, to_record(method)
-                            yield _row(self.benchmark, smaller, what, point, answers, latency=latency)
+                            yield row_of(self.benchmark, smaller, what, point, answers, latency=latency)
 
     def _methods(self, left_out: Collection[str]) -> Iterator[tuple[str, float, Method, Sequence[Plan]]]:
         """Label, gamma, method, and the points to measure it at."""
@@ -226,68 +222,6 @@ class _Pass:
         compress = {depth: 1e3 * report.page_seconds[depth] for depth in depths}
         total, readers = encode + sum(compress.values()), self.encoder.readers(ids)
         return {depth: Latency.of(own, total, full, readers) for depth, own in compress.items()}
-
-
-def ask(benchmark: Benchmark, index: Index, point: Plan) -> Asked:
-    """Every question, at one point, over all vectors of the index: the best pages, then answer pages not among them."""
-    budget = Budget(depth=point.depth, dim=point.dim)
-    found: dict[str, dict[PageKey, float]] = {}
-    for query in benchmark.queries:
-        where = None if query.doc is None else {"doc_id": query.doc}
-        try:
-            hits = index.search(query.text, k=HITS, budget=budget, where=where)
-        except QueryError as error:
-            raise BenchmarkError(f"question {query.id!r} cannot be searched: {error}") from error
-        seen = {(hit.doc_id, hit.page_num) for hit in hits}
-        for doc_id, page_num in [page for page in query.relevant if page not in seen]:
-            hits += index.search(query.text, k=1, budget=budget, where={"doc_id": doc_id, "page_num": page_num})
-        found[query.id] = {(hit.doc_id, hit.page_num): hit.score for hit in hits}
-    return found
-
-
-def mean_score_ratio(benchmark: Benchmark, asked: Asked, full: Asked) -> float | None:
-    """Mean SR: compressed over full score of the answer pages (AnchorFold, section 4.6); None where no page has one."""
-    ratios = [
-        asked[query.id][page] / full[query.id][page]
-        for query in benchmark.queries
-        for page, grade in query.relevant.items()
-        if grade > 0 and page in asked[query.id] and full[query.id].get(page, 0.0) > 0
-    ]
-    return sum(ratios) / len(ratios) if ratios else None
-
-
-def _row(
-    benchmark: Benchmark,
-    index: Index,
-    what: tuple[str, float, Mapping[str, Any]],
-    point: Plan,
-    asked: tuple[Asked, Asked],
-    *,
-    latency: Latency | None,
-) -> CompressionRow:
-    """what: method, gamma and settings. asked: of this index, and of the full one."""
-    small, full = (_ndcg(benchmark, each) for each in asked)
-    # A search without a filter looks at every page, and says at how many vectors.
-    budget = Budget(depth=point.depth, dim=point.dim)
-    spent = index.search(benchmark.queries[0].text, k=1, budget=budget)[0].budget
-    return CompressionRow(
-        method=what[0],
-        gamma=what[1],
-        settings=what[2],
-        depth=point.depth,
-        dim=point.dim,
-        vectors=spent.vectors / len(index),
-        ndcg=small,
-        full_ndcg=float(full.mean()),
-        sr=mean_score_ratio(benchmark, *asked),
-        latency=latency,
-    )
-
-
-def _ndcg(benchmark: Benchmark, asked: Asked) -> Floats:
-    run = {query_id: list(pages) for query_id, pages in asked.items()}
-    found = ndcg_by_question({query.id: query.relevant for query in benchmark.queries}, run)
-    return np.array([found[query.id] for query in benchmark.queries])
 
 
 def _most_supplied(

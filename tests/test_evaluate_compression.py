@@ -21,7 +21,8 @@ from budgetvdr.budget import Plan
 from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.cli import main
 from budgetvdr.compress.calibrate import standard_error
-from budgetvdr.compression_grid import GridOptions, mean_score_ratio, run_compression_grid
+from budgetvdr.compression_answers import mean_score_ratio
+from budgetvdr.compression_grid import GridOptions, run_compression_grid
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.open import bundled_folder
 from budgetvdr.errors import BenchmarkError, BudgetError, BudgetVDRError, MissingExtraError
