@@ -9,6 +9,7 @@ from budgetvdr.compress.pooling import Pooling
 from budgetvdr.compress.sap import StructuralPruning
 from budgetvdr.compress.score_ratio import score_ratio
 from budgetvdr.compress.signals import Attention, Compressed, Compression, Signals, attention_for, joined, token_signals
+from budgetvdr.compress.size import Sized
 from budgetvdr.compress.ward import WardPooling
 from budgetvdr.compress.wardfold import WardFold
 
@@ -22,6 +23,7 @@ __all__ = [
     "Pooling",
     "RandomSelection",
     "Signals",
+    "Sized",
     "StructuralPruning",
     "WardFold",
     "WardPooling",
