@@ -40,9 +40,9 @@ class DocPruner:
     def at_ratio(cls, gamma: float, pages: Iterable[Scores]) -> Self:
         """The threshold that keeps a share of all tokens of some pages.
 
-        gamma: share, above 0 and up to 1. pages: `from_global` (N,) of calibration pages, as encoding with this method's
-        attention gives it (`EncodedPage.signals`). `budgetvdr eval DIR --compression-grid --json` tells the thresholds
-        of a set.
+        gamma: share, above 0 and up to 1. pages: `from_global` (N,) of calibration pages, which encoding with this
+        method's attention gives (`EncodedPage.signals`). `budgetvdr eval DIR --compression-grid --json` tells the
+        thresholds of a set.
 
         Raises BudgetError for another share, or pages without tokens.
         """
