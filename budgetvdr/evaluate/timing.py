@@ -33,6 +33,7 @@ class TimedEncoder:
         # Page id -> milliseconds before the model (reading, drawing, OCR) and in it.
         self._pages: dict[str, tuple[float, float]] = {}
         self._readers: dict[str, str] = {}
+        self._queries: dict[tuple[str, int], EncodedQuery] = {}
         # Milliseconds in the model of the same pages, with attention and without.
         self._twice: list[tuple[float, float]] = []
         self._texts = 0
@@ -63,8 +64,10 @@ class TimedEncoder:
         return found
 
     def encode_query(self, text: str, depth: int) -> EncodedQuery:
-        """As the other encoder does."""
-        return self._encoder.encode_query(text, depth)
+        """As the other encoder does, once: every smaller index is asked the same questions."""
+        if (text, depth) not in self._queries:
+            self._queries[text, depth] = self._encoder.encode_query(text, depth)
+        return self._queries[text, depth]
 
     def milliseconds(self, page_ids: Sequence[str], *, attention: bool) -> Floats | None:
         """CPU milliseconds of some pages; None where one was not encoded here."""
