@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,34 +17,43 @@ from budgetvdr.index import Index
 
 _HITS = 5  # nDCG@5 looks at no more
 
-Asked = Mapping[str, Mapping[PageKey, float]]
-"""Question id -> page -> score, best first."""
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a question gets. ranked: the best pages. scores: theirs, and those of answer pages not among them."""
+
+    ranked: tuple[PageKey, ...]
+    scores: Mapping[PageKey, float]
+
+
+Asked = Mapping[str, Answer]
+"""By the question's id."""
 
 
 def ask(benchmark: Benchmark, index: Index, point: Plan) -> Asked:
-    """Every question, at one point, over all vectors of the index: the best pages, then answer pages not among them."""
+    """Every question, at one point, over all vectors of the index."""
     budget = Budget(depth=point.depth, dim=point.dim)
-    found: dict[str, dict[PageKey, float]] = {}
+    found: dict[str, Answer] = {}
     for query in benchmark.queries:
         where = None if query.doc is None else {"doc_id": query.doc}
         try:
             hits = index.search(query.text, k=_HITS, budget=budget, where=where)
         except QueryError as error:
             raise BenchmarkError(f"question {query.id!r} cannot be searched: {error}") from error
-        seen = {(hit.doc_id, hit.page_num) for hit in hits}
-        for doc_id, page_num in [page for page in query.relevant if page not in seen]:
+        ranked = tuple((hit.doc_id, hit.page_num) for hit in hits)
+        for doc_id, page_num in query.relevant.keys() - {*ranked}:
             hits += index.search(query.text, k=1, budget=budget, where={"doc_id": doc_id, "page_num": page_num})
-        found[query.id] = {(hit.doc_id, hit.page_num): hit.score for hit in hits}
+        found[query.id] = Answer(ranked, {(hit.doc_id, hit.page_num): hit.score for hit in hits})
     return found
 
 
 def mean_score_ratio(benchmark: Benchmark, asked: Asked, full: Asked) -> float | None:
     """Mean SR: compressed over full score of the answer pages (AnchorFold, section 4.6); None where no page has one."""
     ratios = [
-        asked[query.id][page] / full[query.id][page]
+        asked[query.id].scores[page] / full[query.id].scores[page]
         for query in benchmark.queries
         for page, grade in query.relevant.items()
-        if grade > 0 and page in asked[query.id] and full[query.id].get(page, 0.0) > 0
+        if grade > 0 and page in asked[query.id].scores and full[query.id].scores.get(page, 0.0) > 0
     ]
     return sum(ratios) / len(ratios) if ratios else None
 
@@ -77,6 +87,6 @@ def row_of(
 
 
 def _ndcg(benchmark: Benchmark, asked: Asked) -> Floats:
-    run = {query_id: list(pages) for query_id, pages in asked.items()}
+    run = {query_id: list(answer.ranked) for query_id, answer in asked.items()}
     found = ndcg_by_question({query.id: query.relevant for query in benchmark.queries}, run)
     return np.array([found[query.id] for query in benchmark.queries])

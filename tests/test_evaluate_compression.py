@@ -21,7 +21,7 @@ from budgetvdr.budget import Plan
 from budgetvdr.bundle import Manifest, Window, load_manifest
 from budgetvdr.cli import main
 from budgetvdr.compress.calibrate import standard_error
-from budgetvdr.compression_answers import mean_score_ratio
+from budgetvdr.compression_answers import Answer, ask, mean_score_ratio
 from budgetvdr.compression_grid import GridOptions, run_compression_grid
 from budgetvdr.encoders import Encoder
 from budgetvdr.encoders.open import bundled_folder
@@ -148,10 +148,33 @@ def test_score_ratio_looks_at_answer_pages_that_both_found() -> None:
         BenchmarkQuery("r", "?", None, {("d", 1): 1}),
     )
     benchmark = Benchmark("set", Path("pdfs"), ("d",), queries)
-    small = {"q": {("d", 1): 0.4, ("d", 2): 0.1, ("d", 4): 0.5}, "r": {("d", 1): 0.3}}
-    full = {"q": {("d", 1): 0.5, ("d", 2): 0.5, ("d", 3): 0.5, ("d", 4): 0.5}, "r": {("d", 1): -0.1}}
+    small = {"q": answer({("d", 1): 0.4, ("d", 2): 0.1, ("d", 4): 0.5}), "r": answer({("d", 1): 0.3})}
+    full = {"q": answer({("d", page): 0.5 for page in (1, 2, 3, 4)}), "r": answer({("d", 1): -0.1})}
     assert mean_score_ratio(benchmark, small, full) == pytest.approx((0.8 + 1.0) / 2)
-    assert mean_score_ratio(benchmark, {"q": {}, "r": {}}, full) is None
+    assert mean_score_ratio(benchmark, {"q": answer({}), "r": answer({})}, full) is None
+
+
+def answer(scores: dict[tuple[str, int], float]) -> Answer:
+    return Answer(tuple(scores), scores)
+
+
+def test_answer_pages_that_are_not_found_have_a_score_and_no_rank(encoder: Encoder, tmp_path: Path) -> None:
+    pages = ("Fish is served on Fridays.", *(f"Trains leave at {hour}." for hour in range(1, 8)))
+    (tmp_path / "long.pdf").write_bytes(pdf_bytes(pages))
+    (tmp_path / "short.pdf").write_bytes(pdf_bytes(("Hotels are paid.",)))
+    relevant = {("long.pdf", 1): 2, ("short.pdf", 1): 1}
+    queries = (
+        BenchmarkQuery("far", "When do trains leave?", None, relevant),
+        BenchmarkQuery("elsewhere", "Who pays?", "short.pdf", relevant),
+    )
+    benchmark = Benchmark("set", tmp_path, ("long.pdf", "short.pdf"), queries)
+    with Index.open(tmp_path / "index", encoder=encoder) as index:
+        index.add_pages(tmp_path, read="text_layer", show_progress_bar=False)
+        found = ask(benchmark, index, Plan(6, WIDTH))
+        every = {(hit.doc_id, hit.page_num): hit.score for hit in index.search(queries[0].text, k=100)}
+    assert found["far"].ranked == tuple(every)[:5] and set(found["elsewhere"].ranked) == {("short.pdf", 1)}
+    assert found["far"].scores == pytest.approx({page: every[page] for page in {*tuple(every)[:5], *relevant}})
+    assert set(found["elsewhere"].scores) == set(relevant)
 
 
 class Clock:
