@@ -38,6 +38,7 @@ from budgetvdr.evaluate.compression import (
 from budgetvdr.evaluate.metrics import require_metrics_library
 from budgetvdr.evaluate.run import fill
 from budgetvdr.evaluate.timing import TimedEncoder
+from budgetvdr.folding import Folding
 from budgetvdr.index import Index
 from budgetvdr.pages import ReadMode, Scores
 from budgetvdr.recompress import RecompressReport
@@ -135,12 +136,12 @@ class _Pass:
         other documents or another calibration, CompressionError without signals."""
         index = Index.open(self.path, encoder=self.encoder, depths=depths, signals=signals)
         try:
+            self._check_windows()
             added = fill(self.benchmark, index, self.options.read)
             if added.failed:
                 _log.warning("%s", added)
             if not len(index):
                 raise BenchmarkError(f"no page of {self.benchmark.pdfs} could be read")
-            self._check_windows()
         except BaseException:
             index.close()
             raise
@@ -148,7 +149,7 @@ class _Pass:
 
     def _check_windows(self) -> None:
         with _reading(self.path) as store:
-            kept = {depth: Window(*window) for depth, window in store.settings.windows.items()}
+            kept = Folding.of(store.settings).windows
         asked = attention_for(AnchorFold(gamma=1.0), self.encoder.manifest, kept)
         if kept != asked:
             raise BenchmarkError(

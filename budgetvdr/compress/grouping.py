@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from budgetvdr.compress.precision import LARGEST_HALF
 from budgetvdr.compress.signals import UNSTORED, Compressed, Groups
 from budgetvdr.pages import Scores, Vectors
 from budgetvdr.unit import lengths
 
 Rows = npt.NDArray[np.intp]
-_LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 def highest(scores: Scores, count: int) -> Rows:
@@ -49,7 +49,7 @@ def fold(vectors: Vectors, groups: Groups, weights: Scores | None = None) -> Com
     weighted *= shares.astype(np.float32)[:, None]
     means = np.add.reduceat(weighted, starts, axis=0)
     # Rounding may take the mean of the largest float16 values beyond them.
-    return Compressed(np.clip(means, -_LARGEST_HALF, _LARGEST_HALF, out=means), groups)
+    return Compressed(np.clip(means, -LARGEST_HALF, LARGEST_HALF, out=means), groups)
 
 
 def fold_directions(vectors: Vectors, groups: Groups) -> Compressed:

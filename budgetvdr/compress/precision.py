@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_SMALLEST, _LARGEST = np.float32(2**-14), np.float32(65504)
+LARGEST_HALF = np.float32(65504)
+_SMALLEST = np.float32(2**-14)
 # What float32 has more than float16 of a number's digits: 13 bits.
 _HALF, _KEPT = np.uint32(0x0FFF), np.uint32(0xFFFFE000)
 
@@ -28,7 +29,7 @@ def half(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     found = rounded.view(np.float32)
     magnitude = np.abs(values)
     # Numbers that float16 holds with fewer digits or not at all, and NaN.
-    odd = ~((magnitude >= _SMALLEST) & (magnitude <= _LARGEST))
+    odd = ~((magnitude >= _SMALLEST) & (magnitude <= LARGEST_HALF))
     with np.errstate(over="ignore"):
         found[odd] = values[odd].astype(np.float16)
     return found
